@@ -1,0 +1,18 @@
+# System packages. Nothing is vendored and nothing is downloaded at configure time.
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+
+function(hp_pkg alias)
+  pkg_check_modules(${alias} REQUIRED IMPORTED_TARGET GLOBAL ${ARGN})
+  add_library(hp::${alias} ALIAS PkgConfig::${alias})
+endfunction()
+hp_pkg(xxhash libxxhash)
+hp_pkg(icu icu-uc icu-i18n)
+hp_pkg(pcre2 libpcre2-8)
+hp_pkg(vips vips)

@@ -1,0 +1,1 @@
+# Installation and the CMake package; filled in when the library's modules are complete.
