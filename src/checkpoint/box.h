@@ -1,0 +1,31 @@
+// Boxes: axis-aligned parts of a row-major tensor, given by the offset and size of every dimension.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace hyperparallel::checkpoint {
+
+struct Box {
+  std::vector<int64_t> offset, size;
+  bool operator==(const Box&) const = default;
+};
+
+int64_t volume(const std::vector<int64_t>& size);  // 1 for a scalar
+
+// The common part of two boxes of one tensor; none when they share no element.
+std::optional<Box> intersect(const Box& a, const Box& b);
+
+// Where a box lies inside a row-major tensor of `shape` bytes wide elements at `offset`.
+template <class Byte>
+struct BoxPlace {
+  Byte* data;
+  const std::vector<int64_t>& shape;
+  const std::vector<int64_t>& offset;
+};
+
+// Copies `size` elements per dimension, `element_bytes` each, from one place to another. Rows need no alignment.
+void copy_box(const std::vector<int64_t>& size, int64_t element_bytes, BoxPlace<const uint8_t> from, BoxPlace<uint8_t> to);
+
+}  // namespace hyperparallel::checkpoint
