@@ -5,9 +5,12 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "base/yaml.h"
 
 namespace hyperparallel::models::deepseek_v41 {
 
@@ -19,6 +22,8 @@ struct RopeParameters {
   double beta_fast = 32.0;
   double beta_slow = 1.0;
   int64_t original_max_position_embeddings = 65536;
+
+  bool operator==(const RopeParameters&) const = default;
 };
 
 enum class LayerMode { kWindow, kFull, kReindex, kReuse };  // CSA2 roles, spec/backbone.md 4
@@ -46,7 +51,8 @@ struct TextConfig {
   std::vector<int64_t> kv_source_layer_ids;
   std::vector<int64_t> index_source_layer_ids;
   int64_t index_n_heads = 0, index_head_dim = 0, index_topk = 0;
-  int64_t candidate_source_layer_id = -1;  // resolved: absent or null in the file means the last KV source; -1 switches the pool off
+  int64_t candidate_source_layer_id =
+      -1;  // resolved: absent or null in the file means the last KV source; -1 switches the pool off
   int64_t candidate_topk_blocks = 0, candidate_block_size = 0;
 
   int64_t moe_intermediate_size = 0;
@@ -82,6 +88,8 @@ struct TextConfig {
   // Position of `layer` in engram_layer_ids, or nothing.
   std::optional<int64_t> engram_index(int64_t layer) const;
   int64_t engram_columns() const { return (engram_max_ngram_size - 1) * engram_n_heads; }
+
+  bool operator==(const TextConfig&) const = default;
 };
 
 struct VisionConfig {
@@ -95,13 +103,30 @@ struct VisionConfig {
   int64_t max_image_tokens = 1024;
   int64_t min_pixels = 295936;
   std::optional<double> max_wh_ratio;
+
+  bool operator==(const VisionConfig&) const = default;
+};
+
+// Starting values that the reports leave open, design.md section 13. Everything else: norm gains 1, biases 0.
+struct Initialisation {
+  double std = 0.0;         // of every normal start; 0 means the file's initializer_range
+  double engram_std = 0.0;  // of the Engram tables; 0 means `std`
+  double attention_sink = 0.0;
+  double hc_scale = 0.01;         // hc_*_scale
+  double hc_post_base = 0.0;      // 0: an output enters once; hc pre base is log(1/(n-1)), each stream weighs 1/n
+  double hc_comb_diagonal = 4.0;  // comb base on the diagonal, 0 elsewhere: near the identity after Sinkhorn
+
+  bool operator==(const Initialisation&) const = default;
 };
 
 // Our own switches, beside the HF keys in the `model` section.
 struct ModelSwitches {
-  bool cache_quantisation = true;                // FP8 / FP4 fake quantisation of window KV, compressed KV, indexer
-  bool candidates = true;                        // candidate pool of the index sources after the candidate source
-  std::string engram_storage = "device";         // device | host | mmap
+  bool cache_quantisation = true;         // FP8 / FP4 fake quantisation of window KV, compressed KV, indexer
+  bool candidates = true;                 // candidate pool of the index sources after the candidate source
+  std::string engram_storage = "device";  // device | host | mmap
+  Initialisation initialisation;
+
+  bool operator==(const ModelSwitches&) const = default;
 };
 
 struct ModelConfig {
@@ -110,6 +135,33 @@ struct ModelConfig {
   int64_t image_token_id = -1;
   std::string dtype = "float32";  // of the stored weights
   ModelSwitches switches;
+
+  bool operator==(const ModelConfig&) const = default;
 };
+
+struct ParseOptions {
+  // Accept a file with `vision_config` and no more than a few keys (hidden_size) of the text model: only the vision tower is
+  // built.
+  bool allow_vision_only = false;
+  // Keys that the caller read from the same map itself: not reported as unknown.
+  std::vector<std::string> own_keys = {};
+};
+
+// Reads a config.json. Throws one ConfigError that lists every mistake with file, line and key. Keys that are not ours are warned
+// about and ignored, since files of other tools carry extras; values we do not compute (another hidden_act, biases, more than one
+// shared expert, unknown rotary scaling ...) are refused.
+ModelConfig parse_model_config(const std::string& path, const ParseOptions& options = {});
+
+// Reads the same keys from a map, for example those inline in our YAML. Mistakes go to `problems`; unknown keys are mistakes
+// if `unknown` says so.
+ModelConfig parse_model_config(const yaml::Node& node, Problems& problems, yaml::MapReader::Unknown unknown,
+                               const ParseOptions& options = {});
+
+// The composite config.json with the released key names; parsing it gives an equal config (switches aside, which are not in it).
+nlohmann::ordered_json to_hf_json(const ModelConfig& config);
+
+// The prime sizes of the Engram hash, [engram layer][n-gram order major, head minor]; facts.md 7. Their sum is the least number
+// of rows of the layer's table.
+std::vector<std::vector<int64_t>> engram_primes(const TextConfig& config);
 
 }  // namespace hyperparallel::models::deepseek_v41

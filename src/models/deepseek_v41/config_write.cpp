@@ -1,0 +1,83 @@
+// Writing a ModelConfig as config.json.
+#include <nlohmann/json.hpp>
+
+#include "models/deepseek_v41/config.h"
+#include "models/deepseek_v41/config_keys.h"
+
+namespace hyperparallel::models::deepseek_v41 {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Visits the key lists of config_keys.h.
+struct WriteVisitor {
+  Json& json;
+
+  template <class T>
+  void required(const char* key, const T& field, const yaml::Range&) {
+    json[key] = field;
+  }
+  template <class T>
+  void optional(const char* key, const T& field, const yaml::Range&) {
+    json[key] = field;
+  }
+  void optional(const char* key, const std::optional<double>& field, const yaml::Range&) {
+    json[key] = field ? Json(*field) : Json(nullptr);
+  }
+  void optional(const char* key, bool field) { json[key] = field; }
+  template <class T>
+  void fixed(const char* key, const T& only) {
+    json[key] = only;
+  }
+};
+
+Json yarn(const RopeParameters& rope) {
+  return {{"rope_type", "yarn"},
+          {"factor", rope.factor},
+          {"beta_fast", rope.beta_fast},
+          {"beta_slow", rope.beta_slow},
+          {"original_max_position_embeddings", rope.original_max_position_embeddings}};
+}
+
+// The plain keys of the release, unless the main table is scaled, which they cannot say.
+void write_rope(const TextConfig& text, Json& json) {
+  json["rope_theta"] = text.rope_main.theta;
+  json["compress_rope_theta"] = text.rope_compress.theta;
+  json["rope_scaling"] = text.rope_compress.yarn ? yarn(text.rope_compress) : Json(nullptr);
+  if (!text.rope_main.yarn) return;
+  for (auto [key, rope] : {std::pair("main", &text.rope_main), std::pair("compress", &text.rope_compress)}) {
+    Json& table = json["rope_parameters"][key];
+    table = rope->yarn ? yarn(*rope) : Json{{"rope_type", "default"}};
+    table["rope_theta"] = rope->theta;
+  }
+}
+
+}  // namespace
+
+nlohmann::ordered_json to_hf_json(const ModelConfig& config) {
+  Json root;
+  root["architectures"] = {"DeepseekV41ForCausalLM"};
+  root["model_type"] = "deepseek_v41";
+  root["dtype"] = config.dtype;
+  WriteVisitor root_visitor{root};
+  visit_shared(root_visitor, config.text);
+  if (config.image_token_id >= 0) root["image_token_id"] = config.image_token_id;
+
+  Json& text = root["text_config"];
+  text["model_type"] = "deepseek_v41_text";
+  WriteVisitor text_visitor{text};
+  visit_text(text_visitor, config.text);
+  text["candidate_source_layer_id"] = config.text.candidate_source_layer_id;
+  visit_shared(text_visitor, config.text);
+  write_rope(config.text, text);
+  text["dtype"] = config.dtype;
+  if (!config.vision) return root;
+
+  Json& vision = root["vision_config"];
+  vision["model_type"] = "deepseek_v41_vision";
+  WriteVisitor vision_visitor{vision};
+  visit_vision(vision_visitor, *config.vision);
+  return root;
+}
+
+}  // namespace hyperparallel::models::deepseek_v41
