@@ -13,11 +13,11 @@ namespace hyperparallel::data {
 
 // How many pixels and tokens a picture may become: the keys of `vision_config` that preprocessing reads.
 struct ImageLimits {
-  int64_t patch_size = 14;             // pixels a side of one ViT patch
-  int64_t downsample = 3;              // patches a side that become one image token
-  int64_t min_pixels = 295936;         // smaller pictures are enlarged to about this area
-  int64_t max_image_tokens = 1024;     // of one picture's span, delimiters included
-  std::optional<double> max_wh_ratio;  // wider pictures are squeezed to this width / height
+  int64_t patch_size = 14;                  // pixels a side of one ViT patch
+  int64_t downsample = 3;                   // patches a side that become one image token
+  int64_t min_pixels = 295936;              // smaller pictures are enlarged to about this area
+  int64_t max_image_tokens = 1024;          // of one picture's span, delimiters included
+  std::optional<double> max_wh_ratio = {};  // wider pictures are squeezed to this width / height
 };
 
 // What becomes of a picture of one size.

@@ -1,0 +1,101 @@
+// Decoding by libvips.
+#include <vips/vips8>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "data/image.h"
+
+namespace hyperparallel::data {
+namespace {
+
+using vips::VImage;
+
+void log_vips_warning(const gchar*, GLogLevelFlags, const gchar* message, gpointer) {
+  log::debug("libvips: {}", message);
+}
+
+void init_vips() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    HP_CHECK(VIPS_INIT("hyperparallel") == 0, "libvips does not start: {}", vips_error_buffer());
+    vips_block_untrusted_set(TRUE);  // no loaders that were never hardened against hostile files (PDF, SVG, ImageMagick)
+    vips_concurrency_set(1);         // the callers' threads are the parallelism
+    vips_cache_set_max(0);           // every picture is read once
+    g_log_set_handler("VIPS", G_LOG_LEVEL_WARNING, log_vips_warning, nullptr);
+  });
+}
+
+// The message of the last failure, on one line.
+std::string reason(const vips::VError& error) {
+  std::string text = error.what();
+  vips_error_clear();
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', ';');
+  return text;
+}
+
+// 8-bit samples with one (grey), three (RGB) or four (CMYK) bands, the right way up, not yet computed.
+VImage normalise(VImage image, ExifOrientation orientation, std::string_view name) {
+  const VipsInterpretation space = image.interpretation();
+  if (image.format() == VIPS_FORMAT_USHORT) image = image.msb();
+  const bool cmyk = space == VIPS_INTERPRETATION_CMYK;
+  const bool grey = space == VIPS_INTERPRETATION_B_W || space == VIPS_INTERPRETATION_GREY16;
+  const bool rgb = space == VIPS_INTERPRETATION_sRGB || space == VIPS_INTERPRETATION_RGB || space == VIPS_INTERPRETATION_RGB16;
+  const int bands = cmyk ? 4 : grey ? 1 : 3;
+  if (image.format() != VIPS_FORMAT_UCHAR || !(cmyk || grey || rgb) || image.bands() < bands) {
+    throw DataError("{}: its pixels ({} bands of {}, colour space {}) are not supported; 8- or 16-bit grey, RGB or CMYK is", name,
+                    image.bands(), vips_enum_nick(VIPS_TYPE_BAND_FORMAT, image.format()),
+                    vips_enum_nick(VIPS_TYPE_INTERPRETATION, space));
+  }
+  if (image.bands() > bands) image = image.extract_band(0, VImage::option()->set("n", bands));  // drops transparency
+  if (orientation == ExifOrientation::kApply && vips_image_get_orientation(image.get_image()) > 1) {
+    image = image.copy_memory().autorot();  // turning needs the pixels in any order, the decoders give them from top to bottom
+  }
+  return image;
+}
+
+// `samples` are [pixels, bands] as normalise() describes them.
+void append_rgb(std::span<const uint8_t> samples, int bands, std::vector<uint8_t>& rgb) {
+  if (bands == 3) {
+    rgb.assign(samples.begin(), samples.end());
+    return;
+  }
+  rgb.reserve(samples.size() / static_cast<size_t>(bands) * 3);
+  for (size_t i = 0; i < samples.size(); i += static_cast<size_t>(bands)) {
+    if (bands == 1) {
+      rgb.insert(rgb.end(), 3, samples[i]);
+      continue;
+    }
+    const int white = 255 - samples[i + 3];
+    for (size_t ink = 0; ink < 3; ++ink) rgb.push_back(static_cast<uint8_t>(((255 - samples[i + ink]) * white + 127) / 255));
+  }
+}
+
+}  // namespace
+
+RgbImage decode_image(std::span<const uint8_t> bytes, ExifOrientation orientation, std::string_view name, int64_t max_pixels) {
+  if (bytes.empty()) throw DataError("{}: the picture is empty (0 bytes)", name);
+  init_vips();
+  try {
+    VImage image =
+        VImage::new_from_buffer(bytes.data(), bytes.size(), "",
+                                VImage::option()->set("access", VIPS_ACCESS_SEQUENTIAL)->set("fail_on", VIPS_FAIL_ON_ERROR));
+    if (int64_t{image.width()} * image.height() > max_pixels) {
+      throw DataError("{}: {} x {} pixels are more than the {} allowed", name, image.width(), image.height(), max_pixels);
+    }
+    image = normalise(image, orientation, name);
+    size_t size = 0;
+    const std::unique_ptr<void, decltype(&g_free)> samples(image.write_to_memory(&size), g_free);
+    RgbImage result{image.width(), image.height(), {}};
+    append_rgb({static_cast<const uint8_t*>(samples.get()), size}, image.bands(), result.pixels);
+    return result;
+  } catch (const vips::VError& error) {
+    throw DataError("{}: no picture that can be decoded ({}); PNG, JPEG, GIF and WebP are", name, reason(error));
+  }
+}
+
+}  // namespace hyperparallel::data
