@@ -1,0 +1,282 @@
+#include "engine/executor.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "engine/memory.h"
+
+namespace hyperparallel::engine {
+
+SegmentRun::SegmentRun(Executor& executor, const Segment& segment, int micro_batch, bool with_graph, bool is_recompute)
+    : executor_(executor), segment_(segment), micro_batch_(micro_batch), with_graph_(with_graph), is_recompute_(is_recompute) {
+  anchor_ = at::zeros({}, at::kFloat).requires_grad_(with_graph);
+  for (ValueId id : segment.reads) {
+    at::Tensor tensor = executor.ledger_.value(id, micro_batch).detach();
+    if (with_graph && executor.program_.needs_gradient[id.index]) tensor.requires_grad_(true);
+    inputs_.emplace(id.index, std::move(tensor));
+  }
+}
+
+const at::Tensor& SegmentRun::read(ValueId value) const {
+  auto it = inputs_.find(value.index);
+  HP_CHECK(it != inputs_.end(), "segment {} reads `{}` without declaring it", segment_.name, executor_.program_.values[value.index].name);
+  return it->second;
+}
+
+void SegmentRun::make(ValueId value, at::Tensor tensor) {
+  const ValueSpec& spec = executor_.program_.values[value.index];
+  HP_CHECK(std::find(segment_.makes.begin(), segment_.makes.end(), value) != segment_.makes.end(),
+           "segment {} makes `{}` without declaring it", segment_.name, spec.name);
+  HP_CHECK(spec.kind == ValueKind::kDifferentiable || !tensor.requires_grad(), "segment {}: discrete `{}` requires grad", segment_.name, spec.name);
+  // An input handed on as output, or a view of something larger, would tie lifetimes together.
+  const bool is_view = static_cast<size_t>(tensor.numel()) * tensor.element_size() < tensor.storage().nbytes();
+  tensor = is_view || !tensor.is_contiguous() ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
+  executor_.check_shape(value, micro_batch_, tensor);
+  HP_CHECK(outputs_.emplace(value.index, std::move(tensor)).second, "segment {} makes `{}` twice", segment_.name, spec.name);
+}
+
+at::Tensor SegmentRun::choose(ValueId value, const std::function<at::Tensor()>& choose) {
+  at::Tensor chosen;
+  if (is_recompute_) {
+    chosen = executor_.ledger_.value(value, micro_batch_);
+  } else {
+    at::NoGradGuard no_grad;
+    chosen = choose();
+  }
+  make(value, chosen);
+  return outputs_.at(value.index);
+}
+
+Weight SegmentRun::weight(ParameterId parameter) {
+  HP_CHECK(std::find(segment_.parameters.begin(), segment_.parameters.end(), parameter) != segment_.parameters.end(),
+           "segment {} uses {} without declaring it", segment_.name, executor_.parameters_.spec(parameter).name);
+  return {&executor_.parameters_, parameter, anchor_};
+}
+
+at::Tensor SegmentRun::parameter(ParameterId parameter) {
+  const Weight handle = weight(parameter);
+  const ParameterSpec& spec = executor_.parameters_.spec(parameter);
+  HP_CHECK(spec.use != ParameterUse::kWeight, "segment {} uses the weight {} as a plain tensor", segment_.name, spec.name);
+  at::Tensor tensor = handle.value().detach();
+  if (with_graph_ && handle.trainable()) {
+    for (const auto& [id, leaf] : leaves_) {
+      if (id == parameter) return leaf;
+    }
+    tensor.requires_grad_(true);
+    leaves_.emplace_back(parameter, tensor);
+  }
+  return tensor;
+}
+
+void SegmentRun::count(const std::string& name, const at::Tensor& counts) {
+  if (is_recompute_) return;
+  at::Tensor& sum = executor_.counters_[name];
+  sum = sum.defined() ? sum + counts : counts.clone();
+}
+
+void SegmentRun::observe(const std::string& name, const std::function<at::Tensor()>& compute) {
+  if (is_recompute_ || !executor_.watch_) return;
+  at::NoGradGuard no_grad;
+  executor_.watch_(name, compute());
+}
+
+Executor::Executor(const Program& program, ParameterStore& parameters, std::map<std::string, std::shared_ptr<dist::Group>> groups)
+    : program_(program), parameters_(parameters), groups_(std::move(groups)) {}
+
+Executor::~Executor() = default;
+
+dist::Group& Executor::group(const std::string& axis) {
+  std::shared_ptr<dist::Group>& group = groups_[axis];
+  if (!group) group = dist::self_group();
+  return *group;
+}
+
+void Executor::run(const std::vector<Action>& schedule, const std::vector<ValueMap>& inputs,
+                   const std::vector<std::vector<double>>& seeds) {
+  losses_.assign(inputs.size(), std::vector<double>(program_.losses.size(), 0.0));
+  symbols_.clear();
+  input_gradients_.clear();
+  for (size_t m = 0; m < inputs.size(); ++m) {
+    for (ValueId id : program_.inputs) {
+      auto it = inputs[m].find(id.index);
+      HP_CHECK(it != inputs[m].end(), "micro-batch {} lacks the input `{}`", m, program_.values[id.index].name);
+      check_shape(id, static_cast<int>(m), it->second);
+      ledger_.put_value(id, static_cast<int>(m), it->second);
+    }
+  }
+  try {
+    for (const Action& action : schedule) run_action(action, seeds);
+  } catch (...) {
+    graphs_.clear();
+    pending_.clear();
+    pending_transpose_.clear();
+    ledger_ = Ledger();
+    throw;
+  }
+  for (size_t m = 0; m < inputs.size(); ++m) {  // an input that no action reads is not in the schedule's releases
+    for (ValueId id : program_.inputs) {
+      if (ledger_.has_value(id, static_cast<int>(m))) ledger_.release_value(id, static_cast<int>(m));
+      if (at::Tensor gradient = ledger_.take_gradient(id, static_cast<int>(m)); gradient.defined()) input_gradients_[id.index] = gradient;
+    }
+  }
+  ledger_.check_empty(program_.values);
+}
+
+void Executor::run_action(const Action& action, const std::vector<std::vector<double>>& seeds) {
+  const int m = action.micro_batch;
+  switch (action.kind) {
+    case ActionKind::kForward: {
+      forward(action, /*is_recompute=*/false);
+      for (size_t i = 0; i < program_.losses.size(); ++i) {
+        const ValueId loss = program_.losses[i];
+        if (program_.segment_of[loss.index] != action.index) continue;
+        const at::Tensor& value = ledger_.value(loss, m);
+        losses_[m][i] = value.item().toDouble();
+        if (action.keep_graph) ledger_.add_gradient(loss, m, at::full_like(value, seeds.at(m).at(i)));
+      }
+      break;
+    }
+    case ActionKind::kRecompute: forward(action, /*is_recompute=*/true); break;
+    case ActionKind::kBackward: backward(action); break;
+    case ActionKind::kLaunch: launch(action); break;
+    case ActionKind::kWait: wait(action); break;
+    case ActionKind::kLaunchTranspose: launch_transpose(action); break;
+    case ActionKind::kWaitTranspose: wait_transpose(action); break;
+    case ActionKind::kGatherUnit:
+      for (ParameterId id : program_.units[action.index].parameters) parameters_.gather(id);
+      break;
+    case ActionKind::kReleaseUnit:
+      for (ParameterId id : program_.units[action.index].parameters) parameters_.release(id);
+      break;
+    case ActionKind::kReduceUnit: reduce_unit(action); break;
+    case ActionKind::kReleaseValue: ledger_.release_value({action.index}, m); break;
+  }
+}
+
+void Executor::forward(const Action& action, bool is_recompute) {
+  const Segment& segment = program_.segments[action.index];
+  const int64_t bytes_before = allocated_bytes();
+  auto run = std::unique_ptr<SegmentRun>(new SegmentRun(*this, segment, action.micro_batch, action.keep_graph, is_recompute));
+  std::vector<uint32_t> versions;
+  for (const auto& [id, tensor] : run->inputs_) versions.push_back(tensor._version());
+  {
+    at::AutoGradMode grad_mode(action.keep_graph);
+    segment.code(*run);
+  }
+  check_versions(*run, versions);
+  int64_t output_bytes = 0;
+  for (ValueId id : segment.makes) {
+    auto it = run->outputs_.find(id.index);
+    HP_CHECK(it != run->outputs_.end(), "segment {} did not make `{}`", segment.name, program_.values[id.index].name);
+    output_bytes += static_cast<int64_t>(it->second.storage().nbytes());
+    if (is_recompute && program_.values[id.index].kind == ValueKind::kDiscrete) continue;
+    ledger_.put_value(id, action.micro_batch, it->second.detach());
+    if (watch_ && !is_recompute) watch_(program_.values[id.index].name, it->second.detach());
+  }
+  if (!action.keep_graph) return;
+  const std::pair<int, int> key{action.index, action.micro_batch};
+  const bool derives = std::any_of(segment.makes.begin(), segment.makes.end(), [&](ValueId id) { return program_.needs_gradient[id.index]; });
+  if (!derives) return;
+  graphs_[key] = std::move(run);
+  ledger_.add_graph(key.first, key.second, std::max<int64_t>(0, allocated_bytes() - bytes_before - output_bytes));
+}
+
+void Executor::check_versions(const SegmentRun& run, const std::vector<uint32_t>& versions) const {
+  size_t i = 0;
+  for (const auto& [id, tensor] : run.inputs_) {
+    HP_CHECK(tensor._version() == versions[i++], "segment {} changed its input `{}` in place", run.segment_.name, program_.values[id].name);
+  }
+}
+
+void Executor::backward(const Action& action) {
+  const std::pair<int, int> key{action.index, action.micro_batch};
+  auto node = graphs_.extract(key);
+  HP_CHECK(!node.empty(), "segment {} has no graph to derive", program_.segments[action.index].name);
+  SegmentRun& run = *node.mapped();
+
+  std::vector<at::Tensor> outputs, seeds;
+  for (auto& [index, output] : run.outputs_) {
+    at::Tensor gradient = ledger_.take_gradient({index}, action.micro_batch);
+    if (!program_.needs_gradient[index] || !output.requires_grad()) continue;
+    seeds.push_back(gradient.defined() ? gradient.to(output.scalar_type()).view(output.sizes()) : at::zeros_like(output));
+    outputs.push_back(output);
+  }
+  std::vector<at::Tensor> sources{run.anchor_};
+  std::vector<int32_t> source_values;
+  for (auto& [index, input] : run.inputs_) {
+    if (!input.requires_grad()) continue;
+    sources.push_back(input);
+    source_values.push_back(index);
+  }
+  for (auto& [id, leaf] : run.leaves_) sources.push_back(leaf);
+
+  std::vector<at::Tensor> gradients(sources.size());
+  if (!outputs.empty()) {
+    gradients = torch::autograd::grad(outputs, sources, seeds, /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
+  }
+  for (size_t i = 0; i < source_values.size(); ++i) {
+    if (gradients[1 + i].defined()) ledger_.add_gradient({source_values[i]}, action.micro_batch, gradients[1 + i]);
+  }
+  for (size_t i = 0; i < run.leaves_.size(); ++i) {
+    const at::Tensor& gradient = gradients[1 + source_values.size() + i];
+    if (gradient.defined()) {
+      parameters_.add_gradient(run.leaves_[i].first, gradient);
+    } else {
+      parameters_.gradient_or_zeros(run.leaves_[i].first);
+    }
+  }
+  ledger_.remove_graph(key.first, key.second);
+}
+
+void Executor::launch(const Action& action) {
+  const Exchange& exchange = program_.exchanges[action.index];
+  const at::Tensor& input = ledger_.value(exchange.input, action.micro_batch);
+  dist::Group& group = this->group(exchange.axis);
+  HP_CHECK(group.size() == 1, "exchange {}: groups of {} ranks are not supported yet", exchange.name, group.size());
+  pending_.insert_or_assign({action.index, action.micro_batch}, group.all_gather(input, {input.size(0)}, exchange.name));
+}
+
+void Executor::wait(const Action& action) {
+  auto node = pending_.extract({action.index, action.micro_batch});
+  HP_CHECK(!node.empty(), "exchange {} was never launched", program_.exchanges[action.index].name);
+  const ValueId output = program_.exchanges[action.index].output;
+  at::Tensor result = node.mapped().wait();
+  check_shape(output, action.micro_batch, result);
+  ledger_.put_value(output, action.micro_batch, std::move(result));
+}
+
+void Executor::launch_transpose(const Action& action) {
+  const Exchange& exchange = program_.exchanges[action.index];
+  at::Tensor gradient = ledger_.take_gradient(exchange.output, action.micro_batch);
+  if (!gradient.defined()) return;
+  pending_transpose_.insert_or_assign({action.index, action.micro_batch},
+                                      group(exchange.axis).reduce_scatter(gradient, {gradient.size(0)}, exchange.name));
+}
+
+void Executor::wait_transpose(const Action& action) {
+  auto node = pending_transpose_.extract({action.index, action.micro_batch});
+  if (!node.empty()) ledger_.add_gradient(program_.exchanges[action.index].input, action.micro_batch, node.mapped().wait());
+}
+
+void Executor::reduce_unit(const Action& action) {
+  for (ParameterId id : program_.units[action.index].parameters) {
+    at::Tensor& gradient = parameters_.gradient(id);
+    if (gradient.defined()) gradient = group("fsdp").all_reduce(gradient, program_.units[action.index].name).wait();
+  }
+}
+
+void Executor::check_shape(ValueId value, int micro_batch, const at::Tensor& tensor) {
+  const ValueSpec& spec = program_.values[value.index];
+  bool fits = tensor.dim() == static_cast<int64_t>(spec.shape.size());
+  for (size_t d = 0; fits && d < spec.shape.size(); ++d) {
+    const Dimension& dimension = spec.shape[d];
+    const int64_t expected =
+        dimension.symbol.empty() ? dimension.size : symbols_.try_emplace({dimension.symbol, micro_batch}, tensor.size(d)).first->second;
+    fits = tensor.size(d) == expected;
+  }
+  HP_CHECK(fits, "`{}` is declared {} and came as [{}]", spec.name, to_string(spec.shape), fmt::join(tensor.sizes().vec(), ", "));
+}
+
+}  // namespace hyperparallel::engine

@@ -1,0 +1,111 @@
+// The executor carries out a schedule: it runs segments on detached inputs, hands values on through the ledger, and derives.
+//
+// NOTE [Backward of a segment]: gradients of all declared outputs, zeros where nobody asked, are handed to autograd for the
+// segment's own graph; so every transpose runs on every rank. Gradients of a value sum in FP32 in reverse program order.
+// NOTE [Counters]: what a segment counts is counted on its first forward only, never when it is recomputed.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dist/group.h"
+#include "engine/ledger.h"
+#include "engine/program.h"
+#include "engine/schedule.h"
+#include "engine/weight.h"
+
+namespace hyperparallel::engine {
+
+class Executor;
+
+// What a segment's code sees.
+class SegmentRun {
+ public:
+  // An input. Differentiable ones are detached leaves of this segment's graph.
+  const at::Tensor& read(ValueId value) const;
+  // Hands out an output. Shapes must fit the declared symbols; a discrete output must not require grad.
+  void make(ValueId value, at::Tensor tensor);
+  // A discrete output that is chosen once: the first forward calls `choose`, a recompute gets the recorded tensor. It is made as well.
+  at::Tensor choose(ValueId value, const std::function<at::Tensor()>& choose);
+
+  Weight weight(ParameterId parameter);     // of use kWeight
+  at::Tensor parameter(ParameterId parameter);  // of use kLeaf or kState
+
+  // Adds to the step's counter of that name, on the first forward only.
+  void count(const std::string& name, const at::Tensor& counts);
+  // Shows an intermediate that is no value, when somebody watches; `compute` may take a plain path that training never does.
+  void observe(const std::string& name, const std::function<at::Tensor()>& compute);
+
+ private:
+  friend class Executor;
+  SegmentRun(Executor& executor, const Segment& segment, int micro_batch, bool with_graph, bool is_recompute);
+
+  Executor& executor_;
+  const Segment& segment_;
+  const int micro_batch_;
+  const bool with_graph_, is_recompute_;
+  at::Tensor anchor_;
+  std::map<int32_t, at::Tensor> inputs_, outputs_;       // by value; outputs still attached to the graph
+  std::vector<std::pair<ParameterId, at::Tensor>> leaves_;  // small parameters used as plain leaves
+};
+
+using ValueMap = std::map<int32_t, at::Tensor>;  // by value index
+
+class Executor {
+ public:
+  // Both must outlive the executor. `groups` gives the group of each mesh axis; an axis that is not named is a group of one.
+  Executor(const Program& program, ParameterStore& parameters, std::map<std::string, std::shared_ptr<dist::Group>> groups = {});
+  ~Executor();
+
+  // Runs the schedule. `inputs[m]` holds every program input of micro-batch m; `seeds[m]` the coefficient of every loss of the
+  // program, in order, which may be empty for a forward-only schedule. Throws InternalError when a segment breaks its declaration.
+  void run(const std::vector<Action>& schedule, const std::vector<ValueMap>& inputs, const std::vector<std::vector<double>>& seeds);
+
+  // Loss values of the last run, FP64, [micro-batches][losses].
+  const std::vector<std::vector<double>>& losses() const { return losses_; }
+  // Counters since the last `clear_counters`.
+  const std::map<std::string, at::Tensor>& counters() const { return counters_; }
+  void clear_counters() { counters_.clear(); }
+  // Gradients of program inputs that wanted one, of the last micro-batch.
+  const ValueMap& input_gradients() const { return input_gradients_; }
+
+  // Calls `watch(name, tensor)` for every value that is made and everything segments show, on first forwards.
+  using Watch = std::function<void(const std::string&, const at::Tensor&)>;
+  void watch(Watch watch) { watch_ = std::move(watch); }
+
+  const Ledger& ledger() const { return ledger_; }
+  ParameterStore& parameters() { return parameters_; }
+
+ private:
+  friend class SegmentRun;
+  void run_action(const Action& action, const std::vector<std::vector<double>>& seeds);
+  void forward(const Action& action, bool is_recompute);
+  void backward(const Action& action);
+  void launch(const Action& action);
+  void wait(const Action& action);
+  void launch_transpose(const Action& action);
+  void wait_transpose(const Action& action);
+  void reduce_unit(const Action& action);
+  dist::Group& group(const std::string& axis);
+  void check_shape(ValueId value, int micro_batch, const at::Tensor& tensor);
+  void check_versions(const SegmentRun& run, const std::vector<uint32_t>& versions) const;
+
+  const Program& program_;
+  ParameterStore& parameters_;
+  std::map<std::string, std::shared_ptr<dist::Group>> groups_;
+  Ledger ledger_;
+  std::map<std::pair<int, int>, std::unique_ptr<SegmentRun>> graphs_;      // (segment, micro-batch) that waits for its backward
+  std::map<std::pair<int, int>, dist::Pending> pending_, pending_transpose_;  // (exchange, micro-batch)
+  std::map<std::pair<std::string, int>, int64_t> symbols_;                 // (symbol, micro-batch) -> size
+  std::vector<std::vector<double>> losses_;
+  std::map<std::string, at::Tensor> counters_;
+  ValueMap input_gradients_;
+  Watch watch_;
+};
+
+}  // namespace hyperparallel::engine

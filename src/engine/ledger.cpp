@@ -1,0 +1,96 @@
+#include "engine/ledger.h"
+
+#include "base/error.h"
+#include "kernels/types.h"
+
+namespace hyperparallel::engine {
+
+void Ledger::hold(const at::Tensor& tensor) {
+  if (storages_[tensor.storage().unsafeGetStorageImpl()]++ == 0) tensor_bytes_ += static_cast<int64_t>(tensor.storage().nbytes());
+  note_peak();
+}
+
+void Ledger::drop(const at::Tensor& tensor) {
+  auto it = storages_.find(tensor.storage().unsafeGetStorageImpl());
+  if (--it->second == 0) {
+    tensor_bytes_ -= static_cast<int64_t>(tensor.storage().nbytes());
+    storages_.erase(it);
+  }
+}
+
+void Ledger::note_peak() { peak_bytes_ = std::max(peak_bytes_, live_bytes()); }
+
+void Ledger::put_value(ValueId value, int micro_batch, at::Tensor tensor) {
+  hold(tensor);
+  auto [it, is_new] = values_.try_emplace({value.index, micro_batch}, tensor);
+  if (!is_new) {  // made again by recomputation: the same bits, and the old copy goes
+    drop(it->second);
+    it->second = std::move(tensor);
+  }
+}
+
+const at::Tensor& Ledger::value(ValueId value, int micro_batch) const {
+  auto it = values_.find({value.index, micro_batch});
+  HP_CHECK(it != values_.end(), "value {} of micro-batch {} is not live", value.index, micro_batch);
+  return it->second;
+}
+
+void Ledger::release_value(ValueId value, int micro_batch) {
+  auto it = values_.find({value.index, micro_batch});
+  HP_CHECK(it != values_.end(), "value {} of micro-batch {} is released twice", value.index, micro_batch);
+  drop(it->second);
+  values_.erase(it);
+}
+
+void Ledger::add_gradient(ValueId value, int micro_batch, const at::Tensor& gradient) {
+  auto it = gradients_.find({value.index, micro_batch});
+  if (it != gradients_.end()) {
+    it->second.add_(gradient);
+    return;
+  }
+  at::Tensor sum = gradient.to(kernels::math_type(gradient.scalar_type()), /*non_blocking=*/false, /*copy=*/true).contiguous();
+  hold(sum);
+  gradients_.emplace(Key{value.index, micro_batch}, std::move(sum));
+}
+
+at::Tensor Ledger::take_gradient(ValueId value, int micro_batch) {
+  auto it = gradients_.find({value.index, micro_batch});
+  if (it == gradients_.end()) return {};
+  at::Tensor gradient = std::move(it->second);
+  drop(gradient);
+  gradients_.erase(it);
+  return gradient;
+}
+
+void Ledger::add_graph(int segment, int micro_batch, int64_t bytes) {
+  graphs_[{segment, micro_batch}] = bytes;
+  graph_bytes_ += bytes;
+  note_peak();
+}
+
+void Ledger::remove_graph(int segment, int micro_batch) {
+  auto it = graphs_.find({segment, micro_batch});
+  HP_CHECK(it != graphs_.end(), "segment {} of micro-batch {} has no graph", segment, micro_batch);
+  graph_bytes_ -= it->second;
+  graphs_.erase(it);
+}
+
+std::string Ledger::describe(const std::vector<ValueSpec>& values) const {
+  std::vector<std::pair<int64_t, std::string>> lines;
+  auto add = [&](const char* kind, const Key& key, const at::Tensor& tensor) {
+    lines.emplace_back(tensor.storage().nbytes(), fmt::format("{} {} micro-batch {}", kind, values[key.first].name, key.second));
+  };
+  for (const auto& [key, tensor] : values_) add("value", key, tensor);
+  for (const auto& [key, tensor] : gradients_) add("gradient", key, tensor);
+  for (const auto& [key, bytes] : graphs_) lines.emplace_back(bytes, fmt::format("graph of segment {} micro-batch {}", key.first, key.second));
+  std::sort(lines.rbegin(), lines.rend());
+  std::string text = fmt::format("{} bytes live, {} at the peak\n", live_bytes(), peak_bytes_);
+  for (const auto& [bytes, line] : lines) text += fmt::format("{:>14} {}\n", bytes, line);
+  return text;
+}
+
+void Ledger::check_empty(const std::vector<ValueSpec>& values) const {
+  HP_CHECK(values_.empty() && gradients_.empty() && graphs_.empty(), "the step left entries in the ledger:\n{}", describe(values));
+}
+
+}  // namespace hyperparallel::engine

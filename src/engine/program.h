@@ -1,0 +1,121 @@
+// The step as a program: a list of segments (code without communication) and exchanges (communication without code), with typed
+// values between them. What is gathered, sent, kept, recomputed and released is decided from this list before the first step.
+//
+// NOTE [Program order]: the list is in forward order. A segment reads values that were made, or whose exchange was awaited, before
+// it. Backward runs the list in reverse: the transpose of an exchange starts where the forward waited and ends where it started.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/parameter.h"
+#include "engine/value.h"
+
+namespace hyperparallel::engine {
+
+class SegmentRun;
+using SegmentCode = std::function<void(SegmentRun&)>;
+
+struct Segment {
+  std::string name;
+  std::vector<ValueId> reads;
+  std::vector<ValueId> makes;
+  std::vector<ParameterId> parameters;
+  SegmentCode code;
+  int region = -1;  // the layer it belongs to; -1: none, never recomputed
+};
+
+// The communication patterns of the program, each with its transpose.
+enum class ExchangeKind {
+  kAllGather,      // rows of all ranks in rank order; transpose: reduce-scatter of the gradient
+  kHalo,           // the rows before this rank's first one; transpose: gradients go back to their owner and are added
+  kAllToAll,       // rows to their owners by counts; transpose: the same with counts swapped
+  kAllReduce,      // partial sums to the whole; transpose: none needed (the gradient is the same on every rank)
+};
+const char* to_string(ExchangeKind kind);
+
+struct Exchange {
+  std::string name;
+  ExchangeKind kind = ExchangeKind::kAllGather;
+  std::string axis;  // mesh axis: "cp", "tp", "ep"
+  ValueId input;
+  ValueId output;
+};
+
+struct RunSegment { int segment; };
+struct LaunchExchange { int exchange; };
+struct WaitExchange { int exchange; };
+using ProgramStep = std::variant<RunSegment, LaunchExchange, WaitExchange>;
+
+// Parameters that are gathered, released and reduced together.
+struct Unit {
+  std::string name;
+  std::vector<ParameterId> parameters;
+};
+
+struct Program {
+  std::vector<ValueSpec> values;
+  std::vector<ParameterSpec> parameters;
+  std::vector<Segment> segments;
+  std::vector<Exchange> exchanges;
+  std::vector<Unit> units;
+  std::vector<ProgramStep> steps;
+  std::vector<std::string> regions;   // names of the layers, in order
+  std::vector<ValueId> inputs;        // given from outside for every micro-batch
+  std::vector<ValueId> losses;        // scalars that are seeded with a coefficient; their weighted sum is what backward derives
+
+  // Derived by ProgramBuilder::build.
+  std::vector<bool> needs_gradient;   // per value: backward carries a gradient for it
+  std::vector<int> unit_of;           // per parameter
+  std::vector<int> segment_of;        // per value: the segment that makes it, or -1
+  std::vector<int> exchange_of;       // per value: the exchange whose output it is, or -1
+
+  // Throws InternalError for an unknown name.
+  ValueId value(const std::string& name) const;
+  // The list as text, one step a line: for reading and for tests.
+  std::string describe() const;
+};
+
+// Builds a Program in forward order. Every method throws InternalError when the order or a name is wrong.
+class ProgramBuilder {
+ public:
+  // A value that comes from outside with every micro-batch. A differentiable input gets a gradient only where `wants_gradient`.
+  ValueId input(std::string name, ValueKind kind, Shape shape, bool wants_gradient = false);
+  // A differentiable value that a later `segment` makes.
+  ValueId value(std::string name, Shape shape);
+  // A discrete value that a later `segment` makes.
+  ValueId choice(std::string name, Shape shape);
+
+  ParameterId parameter(ParameterSpec spec);
+  // Parameters declared since the last call form one unit.
+  void close_unit(std::string name);
+
+  // Segments added until the next call belong to this layer; recompute works on runs of whole layers.
+  void begin_region(std::string name);
+  void end_region();
+
+  void segment(std::string name, std::vector<ValueId> reads, std::vector<ValueId> makes, std::vector<ParameterId> parameters,
+               SegmentCode code);
+
+  // Starts an exchange of `input`; the returned value may be read only after `wait` of it.
+  ValueId launch(std::string name, ExchangeKind kind, std::string axis, ValueId input);
+  void wait(ValueId output);
+
+  void loss(ValueId value);
+
+  Program build() &&;
+
+ private:
+  ValueId add_value(std::string name, ValueKind kind, Shape shape);
+  Program program_;
+  std::vector<bool> available_;  // per value: may be read now
+  std::vector<bool> wants_gradient_;
+  size_t first_parameter_of_unit_ = 0;
+  int region_ = -1;
+};
+
+}  // namespace hyperparallel::engine

@@ -1,0 +1,210 @@
+#include "engine/weight.h"
+
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "base/error.h"
+#include "kernels/rows/op.h"
+#include "kernels/types.h"
+
+namespace hyperparallel::engine {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+// Carries a Weight through a context. It holds no tensor of the weight itself.
+struct WeightHolder : torch::CustomClassHolder {
+  explicit WeightHolder(Weight weight) : store(weight.store), id(weight.id) {}
+  ParameterStore* store;
+  ParameterId id;
+  at::Tensor value(at::ScalarType type) const { return store->compute(id).to(type); }
+};
+
+void save_weight(AutogradContext* context, const Weight& weight) {
+  context->saved_data["weight"] = c10::IValue::make_capsule(c10::make_intrusive<WeightHolder>(weight));
+}
+
+WeightHolder& saved_weight(AutogradContext* context) {
+  return static_cast<WeightHolder&>(*context->saved_data["weight"].toCapsule());
+}
+
+// slot [out, in] += dy^T [out, rows] x [rows, in], summed into the master type.
+void add_product(at::Tensor slot, const at::Tensor& dy, const at::Tensor& x) {
+  if (dy.size(0) == 0) return;
+  if (dy.scalar_type() == slot.scalar_type() && x.scalar_type() == slot.scalar_type()) {
+    slot.addmm_(dy.t(), x);
+  } else {
+    slot.add_(at::mm(dy.t(), x.to(dy.scalar_type())));
+  }
+}
+
+struct Linear : Function<Linear> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& /*anchor*/, const Weight& weight) {
+    save_weight(context, weight);
+    context->save_for_backward({x});
+    return at::linear(x, weight.value().to(x.scalar_type()));
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    WeightHolder& weight = saved_weight(context);
+    const at::Tensor x = context->get_saved_variables()[0];
+    const at::Tensor dy = gradients[0];
+    at::Tensor dx;
+    if (context->needs_input_grad(0)) dx = at::matmul(dy, weight.value(dy.scalar_type()));
+    if (weight.store->trainable(weight.id)) {
+      add_product(weight.store->gradient_or_zeros(weight.id), dy.reshape({-1, dy.size(-1)}), x.reshape({-1, x.size(-1)}));
+    }
+    return {dx, Variable(), Variable()};
+  }
+};
+
+struct BlockLinear : Function<BlockLinear> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& /*anchor*/, const Weight& weight) {
+    save_weight(context, weight);
+    context->save_for_backward({x});
+    const int64_t tokens = x.size(0), blocks = x.size(1), in = x.size(2);
+    const at::Tensor w = weight.value().to(x.scalar_type()).view({blocks, -1, in});  // [blocks, out, in]
+    return at::bmm(x.transpose(0, 1), w.transpose(1, 2)).transpose(0, 1).reshape({tokens, -1});
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    WeightHolder& weight = saved_weight(context);
+    const at::Tensor x = context->get_saved_variables()[0];
+    const int64_t tokens = x.size(0), blocks = x.size(1), in = x.size(2);
+    const at::Tensor w = weight.value(x.scalar_type()).view({blocks, -1, in});
+    const at::Tensor dy = gradients[0].view({tokens, blocks, -1}).transpose(0, 1);  // [blocks, tokens, out]
+    at::Tensor dx;
+    if (context->needs_input_grad(0)) dx = at::bmm(dy, w).transpose(0, 1);
+    if (weight.store->trainable(weight.id)) {
+      at::Tensor slot = weight.store->gradient_or_zeros(weight.id).view({blocks, -1, in});
+      for (int64_t b = 0; b < blocks; ++b) add_product(slot[b], dy[b], x.select(1, b));
+    }
+    return {dx, Variable(), Variable()};
+  }
+};
+
+// Calls body(group, first row, rows) for every group that has rows; groups run on different threads, each on one.
+template <class Body>
+void for_each_group(const at::Tensor& offsets, const Body& body) {
+  const int64_t* offset = offsets.const_data_ptr<int64_t>();
+  at::parallel_for(0, offsets.size(0) - 1, 1, [&](int64_t begin, int64_t end) {
+    at::NoGradGuard no_grad;
+    for (int64_t group = begin; group < end; ++group) {
+      if (offset[group + 1] > offset[group]) body(group, offset[group], offset[group + 1] - offset[group]);
+    }
+  });
+}
+
+struct GroupedLinear : Function<GroupedLinear> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& /*anchor*/, const at::Tensor& offsets,
+                            const Weight& weight) {
+    save_weight(context, weight);
+    context->save_for_backward({x, offsets});
+    const at::Tensor w = weight.value().to(x.scalar_type()), input = x.detach();
+    at::Tensor y = at::empty({x.size(0), w.size(1)}, x.options());
+    for_each_group(offsets, [&](int64_t group, int64_t first, int64_t rows) {
+      at::Tensor out = y.narrow(0, first, rows);
+      at::mm_out(out, input.narrow(0, first, rows), w[group].t());
+    });
+    return y;
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    WeightHolder& weight = saved_weight(context);
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor x = saved[0].detach(), offsets = saved[1], dy = gradients[0].contiguous();
+    const at::Tensor w = weight.value(x.scalar_type());
+    const bool wants_dx = context->needs_input_grad(0), wants_dw = weight.store->trainable(weight.id);
+    at::Tensor dx, slot;
+    if (wants_dx) dx = at::empty_like(x);
+    if (wants_dw) slot = weight.store->gradient_or_zeros(weight.id);
+    for_each_group(offsets, [&](int64_t group, int64_t first, int64_t rows) {
+      const at::Tensor dy_rows = dy.narrow(0, first, rows);
+      if (wants_dx) {
+        at::Tensor out = dx.narrow(0, first, rows);
+        at::mm_out(out, dy_rows, w[group]);
+      }
+      if (wants_dw) add_product(slot[group], dy_rows, x.narrow(0, first, rows));
+    });
+    return {dx, Variable(), Variable(), Variable()};
+  }
+};
+
+struct Embedding : Function<Embedding> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& ids, const at::Tensor& /*anchor*/, const Weight& weight) {
+    save_weight(context, weight);
+    context->save_for_backward({ids});
+    at::Tensor rows = weight.value().index_select(0, ids.clamp_min(0));
+    return rows.masked_fill_(ids.lt(0).unsqueeze(1), 0);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    WeightHolder& weight = saved_weight(context);
+    if (weight.store->trainable(weight.id)) {
+      kernels::scatter_add_rows(weight.store->gradient_or_zeros(weight.id), context->get_saved_variables()[0], gradients[0]);
+    }
+    return {Variable(), Variable(), Variable()};
+  }
+};
+
+struct LinearCrossEntropy : Function<LinearCrossEntropy> {
+  // Only scored rows meet the vocabulary.
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden, const at::Tensor& /*anchor*/, const at::Tensor& targets,
+                            const Weight& weight, int64_t chunk) {
+    save_weight(context, weight);
+    const at::Tensor scored = targets.ge(0).nonzero().flatten();  // [scored]
+    const at::Tensor rows = hidden.index_select(0, scored), ids = targets.index_select(0, scored);
+    const at::Tensor w = weight.value().to(hidden.scalar_type());
+    const at::ScalarType type = kernels::math_type(hidden.scalar_type());
+    at::Tensor log_sums = at::empty({scored.size(0)}, hidden.options().dtype(type));
+    at::Tensor losses = at::zeros({hidden.size(0)}, hidden.options().dtype(type));
+    for (int64_t first = 0; first < scored.size(0); first += chunk) {
+      const int64_t count = std::min(chunk, scored.size(0) - first);
+      const at::Tensor logits = at::linear(rows.narrow(0, first, count), w).to(type);  // [chunk, vocabulary]
+      const at::Tensor log_sum = logits.logsumexp(1);
+      log_sums.narrow(0, first, count).copy_(log_sum);
+      losses.index_copy_(0, scored.narrow(0, first, count),
+                         log_sum - logits.gather(1, ids.narrow(0, first, count).unsqueeze(1)).squeeze(1));
+    }
+    context->save_for_backward({hidden, scored, ids, log_sums});
+    context->saved_data["chunk"] = chunk;
+    return losses;
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    WeightHolder& weight = saved_weight(context);
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor hidden = saved[0].detach(), scored = saved[1], ids = saved[2], log_sums = saved[3];
+    const int64_t chunk = context->saved_data["chunk"].toInt();
+    const at::Tensor rows = hidden.index_select(0, scored), w = weight.value(hidden.scalar_type());
+    const at::Tensor seeds = gradients[0].index_select(0, scored);  // [scored]
+    at::Tensor dx = at::zeros_like(hidden);
+    for (int64_t first = 0; first < scored.size(0); first += chunk) {
+      const int64_t count = std::min(chunk, scored.size(0) - first);
+      const at::Tensor x = rows.narrow(0, first, count);
+      at::Tensor d = at::linear(x, w).to(log_sums.scalar_type());
+      d.sub_(log_sums.narrow(0, first, count).unsqueeze(1)).exp_();  // probabilities
+      d.scatter_add_(1, ids.narrow(0, first, count).unsqueeze(1), at::full({count, 1}, -1.0, d.options()));
+      d.mul_(seeds.narrow(0, first, count).unsqueeze(1));
+      d = d.to(hidden.scalar_type());
+      dx.index_copy_(0, scored.narrow(0, first, count), at::mm(d, w));
+      if (weight.store->trainable(weight.id)) add_product(weight.store->gradient_or_zeros(weight.id), d, x);
+    }
+    return {dx, Variable(), Variable(), Variable(), Variable()};
+  }
+};
+
+// The anchor of a frozen weight asks for nothing.
+at::Tensor anchor_of(const Weight& weight) { return weight.trainable() ? weight.anchor : weight.anchor.detach(); }
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& x, const Weight& weight) { return Linear::apply(x, anchor_of(weight), weight); }
+at::Tensor block_linear(const at::Tensor& x, const Weight& weight) { return BlockLinear::apply(x, anchor_of(weight), weight); }
+at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& offsets, const Weight& weight) {
+  return GroupedLinear::apply(x.contiguous(), anchor_of(weight), offsets, weight);
+}
+at::Tensor embedding(const at::Tensor& ids, const Weight& weight) { return Embedding::apply(ids, anchor_of(weight), weight); }
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& targets, const Weight& weight, int64_t chunk) {
+  return LinearCrossEntropy::apply(hidden, anchor_of(weight), targets, weight, chunk);
+}
+
+}  // namespace hyperparallel::engine

@@ -1,0 +1,41 @@
+// Weights as segments see them. The functions here save the handle of a weight for backward, not the tensor, so that a released
+// unit is really gone, and add the weight's gradient straight into its slot in the master type.
+//
+// NOTE [Anchor]: autograd runs a node only when something behind it asks for a gradient. A segment whose inputs carry none (an
+// embedding of ids) would never reach its weight; so every handle brings the segment's anchor, a scalar leaf that does.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "engine/parameter.h"
+
+namespace hyperparallel::engine {
+
+struct Weight {
+  ParameterStore* store = nullptr;
+  ParameterId id;
+  at::Tensor anchor;  // requires grad while the segment records a graph
+
+  const at::Tensor& value() const { return store->compute(id); }
+  bool trainable() const { return store->trainable(id); }
+};
+
+// x [..., in], weight [out, in] -> [..., out] in x's type. A weight of another type is cast to x's.
+at::Tensor linear(const at::Tensor& x, const Weight& weight);
+
+// Block-diagonal product: x [tokens, blocks, in], weight [blocks * out, in] -> [tokens, blocks * out].
+at::Tensor block_linear(const at::Tensor& x, const Weight& weight);
+
+// Ragged product: rows offsets[e] .. offsets[e+1] of x [rows, in] meet weight[e] of [groups, out, in] -> [rows, out].
+// offsets: int64 [groups + 1] on the CPU, from 0 to rows, not falling. A group without rows is fine: its gradient is zero.
+at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& offsets, const Weight& weight);
+
+// ids int64 [n], weight [rows, width] -> [n, width]. A negative id gives a row of zeros and no gradient.
+at::Tensor embedding(const at::Tensor& ids, const Weight& weight);
+
+// Cross-entropy of hidden @ weight^T against targets, without ever holding the logits of more than `chunk` rows.
+// hidden [tokens, width]; targets int64 [tokens], -100 = not scored; weight [vocabulary, width] -> loss [tokens] in FP32 (FP64),
+// 0 where not scored. The product runs in hidden's type, the rest in FP32.
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& targets, const Weight& weight, int64_t chunk);
+
+}  // namespace hyperparallel::engine
