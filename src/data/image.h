@@ -58,6 +58,21 @@ ImagePlan plan_image(int64_t width, int64_t height, const ImageLimits& limits);
 RgbImage decode_image(std::span<const uint8_t> bytes, ExifOrientation orientation, std::string_view name,
                       int64_t max_pixels = kDefaultMaxDecodedPixels);
 
+// What a picture's header tells, without decoding its pixels: so much cheaper, but damage further in goes unseen.
+struct ImageInfo {
+  int64_t width = 0, height = 0;  // as decode_image would return them
+  int exif_orientation = 1;       // 1 to 8, as stored; 5 to 8 exchange the sides when applied
+  std::string format;             // "png", "jpeg", "gif", "webp", ...
+  int bands = 0, bits = 0;        // samples a pixel and bits a sample in the file, palettes expanded
+};
+
+// Throws as decode_image does.
+ImageInfo read_image_info(std::span<const uint8_t> bytes, ExifOrientation orientation, std::string_view name,
+                          int64_t max_pixels = kDefaultMaxDecodedPixels);
+
+// The bytes of a PNG file.
+std::vector<uint8_t> encode_png(const RgbImage& image);
+
 // Resizes with a bicubic filter, bit-exactly as the released preprocessing does, and pads with grey 127. Returns the canvas,
 // plan.width x plan.height. `plan` must come from plan_image of this picture's size.
 RgbImage fit_image(const RgbImage& image, const ImagePlan& plan);

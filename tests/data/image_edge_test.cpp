@@ -184,6 +184,26 @@ TEST(ImageOrientation, AllEightShowTheSamePicture) {
   }
 }
 
+TEST(ImageOrientation, HeaderTellsTheSizeThatDecodingGives) {
+  for (int orientation = 1; orientation <= 8; ++orientation) {
+    const auto png = with_png_exif(encode(stored_as(to_vips(asymmetric_picture()), orientation), ".png"), orientation);
+    for (const ExifOrientation rule : {ExifOrientation::kApply, ExifOrientation::kIgnore}) {
+      const ImageInfo info = read_image_info(png, rule, "png");
+      const RgbImage image = decode_image(png, rule, "png");
+      EXPECT_EQ(std::pair(info.width, info.height), std::pair(image.width, image.height)) << orientation;
+      EXPECT_EQ(info.exif_orientation, orientation);
+      EXPECT_EQ(info.format, "png");
+      EXPECT_EQ(info.bands, 3);
+      EXPECT_EQ(info.bits, 8);
+    }
+  }
+}
+
+TEST(ImageCodec, PngKeepsEveryPixel) {
+  const RgbImage image = asymmetric_picture();
+  EXPECT_EQ(decode_image(encode_png(image), ExifOrientation::kApply, "png"), image);
+}
+
 TEST(ImageColours, CmykAndYcckJpegsOfARedSquareAreRedOnWhite) {
   for (const char* name : {"red-square-cmyk.jpg", "red-square-ycck.jpg"}) {
     SCOPED_TRACE(name);

@@ -1,4 +1,4 @@
-// Decoding by libvips.
+// Decoding and encoding by libvips.
 #include <vips/vips8>
 
 #include <algorithm>
@@ -75,27 +75,70 @@ void append_rgb(std::span<const uint8_t> samples, int bands, std::vector<uint8_t
   }
 }
 
-}  // namespace
-
-RgbImage decode_image(std::span<const uint8_t> bytes, ExifOrientation orientation, std::string_view name, int64_t max_pixels) {
+// The picture with its header read and its size checked; pixels come from `bytes` when they are asked for.
+VImage open_image(std::span<const uint8_t> bytes, std::string_view name, int64_t max_pixels) {
   if (bytes.empty()) throw DataError("{}: the picture is empty (0 bytes)", name);
   init_vips();
+  VImage image =
+      VImage::new_from_buffer(bytes.data(), bytes.size(), "",
+                              VImage::option()->set("access", VIPS_ACCESS_SEQUENTIAL)->set("fail_on", VIPS_FAIL_ON_ERROR));
+  if (int64_t{image.width()} * image.height() > max_pixels) {
+    throw DataError("{}: {} x {} pixels are more than the {} allowed", name, image.width(), image.height(), max_pixels);
+  }
+  return image;
+}
+
+DataError undecodable(std::string_view name, const vips::VError& error) {
+  return DataError("{}: no picture that can be decoded ({}); PNG, JPEG, GIF and WebP are", name, reason(error));
+}
+
+}  // namespace
+
+ImageInfo read_image_info(std::span<const uint8_t> bytes, ExifOrientation orientation, std::string_view name,
+                          int64_t max_pixels) {
   try {
-    VImage image =
-        VImage::new_from_buffer(bytes.data(), bytes.size(), "",
-                                VImage::option()->set("access", VIPS_ACCESS_SEQUENTIAL)->set("fail_on", VIPS_FAIL_ON_ERROR));
-    if (int64_t{image.width()} * image.height() > max_pixels) {
-      throw DataError("{}: {} x {} pixels are more than the {} allowed", name, image.width(), image.height(), max_pixels);
-    }
-    image = normalise(image, orientation, name);
+    const VImage image = open_image(bytes, name, max_pixels);
+    ImageInfo info;
+    info.width = image.width();
+    info.height = image.height();
+    info.exif_orientation = vips_image_get_orientation(image.get_image());
+    if (orientation == ExifOrientation::kApply && info.exif_orientation >= 5) std::swap(info.width, info.height);
+    const std::string loader = image.get_string(VIPS_META_LOADER);  // "pngload_buffer"
+    info.format = loader.substr(0, loader.find("load"));
+    info.bands = image.bands();
+    info.bits = static_cast<int>(vips_format_sizeof(image.format())) * 8;
+    return info;
+  } catch (const vips::VError& error) {
+    throw undecodable(name, error);
+  }
+}
+
+RgbImage decode_image(std::span<const uint8_t> bytes, ExifOrientation orientation, std::string_view name, int64_t max_pixels) {
+  try {
+    const VImage image = normalise(open_image(bytes, name, max_pixels), orientation, name);
     size_t size = 0;
     const std::unique_ptr<void, decltype(&g_free)> samples(image.write_to_memory(&size), g_free);
     RgbImage result{image.width(), image.height(), {}};
     append_rgb({static_cast<const uint8_t*>(samples.get()), size}, image.bands(), result.pixels);
     return result;
   } catch (const vips::VError& error) {
-    throw DataError("{}: no picture that can be decoded ({}); PNG, JPEG, GIF and WebP are", name, reason(error));
+    throw undecodable(name, error);
   }
+}
+
+std::vector<uint8_t> encode_png(const RgbImage& image) {
+  HP_CHECK(static_cast<int64_t>(image.pixels.size()) == image.width * image.height * 3, "{} bytes for {} x {} pixels",
+           image.pixels.size(), image.width, image.height);
+  init_vips();
+  const VImage pixels =
+      VImage::new_from_memory(const_cast<uint8_t*>(image.pixels.data()), image.pixels.size(), static_cast<int>(image.width),
+                              static_cast<int>(image.height), 3, VIPS_FORMAT_UCHAR)
+          .copy(VImage::option()->set("interpretation", VIPS_INTERPRETATION_sRGB));
+  void* data = nullptr;
+  size_t size = 0;
+  pixels.write_to_buffer(".png", &data, &size);
+  const std::unique_ptr<void, decltype(&g_free)> file(data, g_free);
+  return {static_cast<uint8_t*>(data), static_cast<uint8_t*>(data) + size};
 }
 
 }  // namespace hyperparallel::data
