@@ -1,0 +1,37 @@
+// AdamW with decoupled weight decay (Loshchilov and Hutter), in one pass over each tensor:
+//   g' = coefficient * g
+//   m  = b1 m + (1 - b1) g'
+//   v  = b2 v + (1 - b2) g'^2
+//   w  = w (1 - lr wd) - lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
+// lr is the step's rate times the parameter's lr_scale; t is the parameter's own count of steps with a gradient.
+// Bits depend neither on the thread count nor on how a tensor is sharded: every element is computed alone.
+#pragma once
+
+#include "optim/groups.h"
+
+namespace hyperparallel::optim {
+
+class AdamW : public Optimizer {
+ public:
+  // Moments of the parameters' dtype (FP32 or FP64), zero. `settings` has an entry for each parameter; its `optimizer` is not
+  // read.
+  AdamW(std::span<const OptimizedParameter> parameters, std::span<const ParameterSettings> settings, const AdamWSettings& adamw);
+
+  void step(std::span<const OptimizedParameter> parameters, double lr, double coefficient) override;
+
+  // Keys: exp_avg and exp_avg_sq (shape of the parameter), step (I64, no dimensions).
+  std::vector<StateTensor> state() const override;
+
+ private:
+  struct Entry {
+    std::string name;
+    ParameterSettings settings;
+    at::Tensor exp_avg, exp_avg_sq;
+    at::Tensor step;  // I64, no dimensions
+  };
+
+  AdamWSettings adamw_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace hyperparallel::optim
