@@ -144,8 +144,8 @@ TEST(AdamW, StateThatDoesNotFitIsRefusedByName) {
 
 TEST(Groups, MatricesDecayAndRulesOverrideInOrder) {
   const auto parameters = some_parameters();
-  const std::vector<GroupRule> rules = {{.match = "layers.*", .optimizer = {}, .lr_scale = 2.0, .weight_decay = {}},
-                                        {.match = "*.gain", .optimizer = {}, .lr_scale = 0.5, .weight_decay = 0.3}};
+  const std::vector<GroupRule> rules = {{.match = "layers.*", .lr_scale = 2.0},
+                                        {.match = "*.gain", .lr_scale = 0.5, .weight_decay = 0.3}};
   const auto settings = resolve_groups(parameters, {.optimizer = "adamw", .weight_decay = 0.1}, rules);
   EXPECT_EQ(settings[0].weight_decay, 0.1);
   EXPECT_EQ(settings[0].lr_scale, 2.0);
@@ -156,7 +156,7 @@ TEST(Groups, MatricesDecayAndRulesOverrideInOrder) {
 
 TEST(Groups, RuleThatMatchesNothingAndUnknownOptimizerAreErrors) {
   const auto parameters = some_parameters();
-  const std::vector<GroupRule> nothing = {{.match = "layer.*", .optimizer = {}, .lr_scale = {}, .weight_decay = {}}};
+  const std::vector<GroupRule> nothing = {{.match = "layer.*"}};
   EXPECT_THROW(resolve_groups(parameters, {}, nothing), ConfigError);
   EXPECT_THROW(make_optimizer(parameters, resolve_groups(parameters, {.optimizer = "adam", .weight_decay = 0}, {}), {}),
                ConfigError);
