@@ -1,8 +1,10 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
 #include "kernels/rows/op.h"
+#include "kernels/types.h"
 
 namespace hyperparallel::kernels {
 
@@ -31,5 +33,28 @@ void scatter_add_rows(at::Tensor& target, const at::Tensor& ids, const at::Tenso
     });
   });
 }
+
+namespace {
+
+struct GatherRows : torch::autograd::Function<GatherRows> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& source, const at::Tensor& ids) {
+    context->save_for_backward({ids});
+    context->saved_data["rows"] = source.size(0);
+    context->saved_data["type"] = static_cast<int64_t>(source.scalar_type());
+    if (source.size(0) == 0) return at::zeros({ids.size(0), source.size(1)}, source.options());
+    at::Tensor rows = source.index_select(0, ids.clamp_min(0));
+    return rows.masked_fill_(ids.lt(0).unsqueeze(1), 0);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
+    const at::Tensor& dy = gradients[0];
+    at::Tensor sum = at::zeros({context->saved_data["rows"].toInt(), dy.size(1)}, dy.options().dtype(math_type(dy.scalar_type())));
+    scatter_add_rows(sum, context->get_saved_variables()[0], dy);
+    return {sum.to(static_cast<at::ScalarType>(context->saved_data["type"].toInt())), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor gather_rows(const at::Tensor& source, const at::Tensor& ids) { return GatherRows::apply(source, ids); }
 
 }  // namespace hyperparallel::kernels

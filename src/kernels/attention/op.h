@@ -1,0 +1,24 @@
+// CSA2 attention of one layer: every query sees its window and its chosen compressed groups; one key/value head. Spec: backbone 4.
+//
+//   keys(t) = window_kv[max(t - window + 1, start[t]) .. t]  and  compressed_kv[g] for g in topk[t], g >= 0
+//   p       = softmax over {keys, sink} of (q[t, h] . key * d^-0.5 ; sink[h])            FP32; the sink has no value
+//   out[t, h] = sum over keys of p * key                                                 products in q's type
+//
+// Works in chunks of queries, forward and backward: nothing of size tokens x tokens is ever formed. Backward forms each chunk again.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace hyperparallel::kernels {
+
+struct AttentionShape {
+  int64_t window = 0;
+  int64_t chunk = 128;  // queries per chunk
+};
+
+// q [tokens, heads, d]; window_kv [tokens, d]; compressed_kv [groups, d] and topk int32 [tokens, k], or both undefined; sink [heads] in the
+// math type; start int64 [tokens] = index of the document's first token -> [tokens, heads, d]. Differentiable in q, both KVs and sink.
+at::Tensor csa2_attention(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv, const at::Tensor& topk,
+                          const at::Tensor& sink, const at::Tensor& start, const AttentionShape& shape);
+
+}  // namespace hyperparallel::kernels

@@ -1,0 +1,123 @@
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "kernels/attention/op.h"
+#include "kernels/rows/op.h"
+#include "kernels/types.h"
+
+namespace hyperparallel::kernels {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// One chunk of queries with the keys it can see.
+struct Chunk {
+  int64_t first, rows;  // queries
+  int64_t first_key;    // window keys first_key .. first + rows - 1
+  at::Tensor q;         // [rows, heads, d]
+  at::Tensor window;    // [keys, d]
+  at::Tensor selected;  // [rows, k, d], or undefined
+  at::Tensor blocked;   // bool [rows, keys]: outside the window or the document
+  at::Tensor empty;     // bool [rows, k]: no group in this place
+  at::Tensor ids;       // int64 [rows * k], -1 where empty
+};
+
+Chunk cut_chunk(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv, const at::Tensor& topk,
+                const at::Tensor& start, const AttentionShape& shape, int64_t first) {
+  Chunk chunk;
+  chunk.first = first;
+  chunk.rows = std::min(shape.chunk, q.size(0) - first);
+  chunk.first_key = std::max<int64_t>(0, first - shape.window + 1);
+  chunk.q = q.narrow(0, first, chunk.rows);
+  chunk.window = window_kv.slice(0, chunk.first_key, first + chunk.rows);
+  const at::Tensor t = at::arange(first, first + chunk.rows, at::kLong).unsqueeze(1);               // [rows, 1]
+  const at::Tensor key = at::arange(chunk.first_key, first + chunk.rows, at::kLong).unsqueeze(0);   // [1, keys]
+  const at::Tensor oldest = at::maximum(t - (shape.window - 1), start.narrow(0, first, chunk.rows).unsqueeze(1));
+  chunk.blocked = key.lt(oldest).logical_or_(key.gt(t));
+  if (topk.defined() && compressed_kv.size(0) > 0) {
+    const at::Tensor chosen = topk.narrow(0, first, chunk.rows);
+    chunk.empty = chosen.lt(0);
+    chunk.ids = chosen.flatten().to(at::kLong);
+    chunk.selected = compressed_kv.index_select(0, chunk.ids.clamp_min(0)).view({chunk.rows, chosen.size(1), -1});
+  }
+  return chunk;
+}
+
+// [rows, heads, d]
+at::Tensor attend(const Chunk& chunk, const at::Tensor& q, const at::Tensor& window, const at::Tensor& selected, const at::Tensor& sink) {
+  const int64_t rows = q.size(0), heads = q.size(1), d = q.size(2);
+  const double scale = std::pow(static_cast<double>(d), -0.5), minus_infinity = -std::numeric_limits<double>::infinity();
+  at::Tensor near = to_math(at::matmul(q.reshape({rows * heads, d}), window.t())).view({rows, heads, -1}) * scale;
+  near = near.masked_fill(chunk.blocked.unsqueeze(1), minus_infinity);
+  std::vector<at::Tensor> logits{near};
+  if (selected.defined()) {
+    const at::Tensor far = to_math(at::bmm(q, selected.transpose(1, 2))) * scale;  // [rows, heads, k]
+    logits.push_back(far.masked_fill(chunk.empty.unsqueeze(1), minus_infinity));
+  }
+  logits.push_back(sink.view({1, heads, 1}).expand({rows, heads, 1}));
+  const at::Tensor p = at::softmax(at::cat(logits, 2), 2).to(q.scalar_type());
+  const int64_t keys = window.size(0);
+  at::Tensor out = at::matmul(p.narrow(2, 0, keys).reshape({rows * heads, keys}), window).view({rows, heads, d});
+  if (selected.defined()) out = out + at::bmm(p.narrow(2, keys, selected.size(1)), selected);
+  return out;
+}
+
+struct Csa2Attention : torch::autograd::Function<Csa2Attention> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv,
+                            const at::Tensor& topk, const at::Tensor& sink, const at::Tensor& start, AttentionShape shape) {
+    context->save_for_backward({q, window_kv, compressed_kv, topk, sink, start});
+    context->saved_data["window"] = shape.window;
+    context->saved_data["chunk"] = shape.chunk;
+    at::Tensor out = at::empty_like(q, at::MemoryFormat::Contiguous);
+    for (int64_t first = 0; first < q.size(0); first += shape.chunk) {
+      const Chunk chunk = cut_chunk(q, window_kv, compressed_kv, topk, start, shape, first);
+      out.narrow(0, first, chunk.rows).copy_(attend(chunk, chunk.q, chunk.window, chunk.selected, sink));
+    }
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor q = saved[0].detach(), window_kv = saved[1].detach(), sink = saved[4].detach(), topk = saved[3], start = saved[5];
+    const at::Tensor compressed_kv = saved[2].defined() ? saved[2].detach() : saved[2];
+    const AttentionShape shape{context->saved_data["window"].toInt(), context->saved_data["chunk"].toInt()};
+    const auto math = [](const at::Tensor& tensor) { return tensor.options().dtype(math_type(tensor.scalar_type())); };
+    at::Tensor dq = at::empty_like(q, at::MemoryFormat::Contiguous), dsink = at::zeros_like(sink);
+    at::Tensor dwindow = at::zeros(window_kv.sizes(), math(window_kv)), dcompressed;
+    if (compressed_kv.defined()) dcompressed = at::zeros(compressed_kv.sizes(), math(compressed_kv));
+    for (int64_t first = 0; first < q.size(0); first += shape.chunk) {
+      const Chunk chunk = cut_chunk(q, window_kv, compressed_kv, topk, start, shape, first);
+      const auto leaf = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.detach().requires_grad_(true) : tensor; };
+      variable_list leaves{leaf(chunk.q), leaf(chunk.window), leaf(sink)};
+      const at::Tensor selected = leaf(chunk.selected);
+      if (selected.defined()) leaves.push_back(selected);
+      at::Tensor out;
+      {
+        at::AutoGradMode grad(true);
+        out = attend(chunk, leaves[0], leaves[1], selected, leaves[2]);
+      }
+      const variable_list d = torch::autograd::grad({out}, leaves, {gradients[0].narrow(0, first, chunk.rows)});
+      dq.narrow(0, first, chunk.rows).copy_(d[0]);
+      dwindow.narrow(0, chunk.first_key, d[1].size(0)).add_(d[1]);
+      dsink.add_(d[2]);
+      if (selected.defined()) scatter_add_rows(dcompressed, chunk.ids, d[3].reshape({-1, q.size(2)}));
+    }
+    at::Tensor dkv = dcompressed.defined() ? dcompressed.to(compressed_kv.scalar_type()) : dcompressed;
+    return {dq, dwindow.to(window_kv.scalar_type()), dkv, at::Tensor(), dsink, at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor csa2_attention(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv, const at::Tensor& topk,
+                          const at::Tensor& sink, const at::Tensor& start, const AttentionShape& shape) {
+  HP_CHECK(shape.window >= 1 && shape.chunk >= 1, "attention with a window of {} in chunks of {}", shape.window, shape.chunk);
+  return Csa2Attention::apply(q, window_kv, compressed_kv, topk, sink, start, shape);
+}
+
+}  // namespace hyperparallel::kernels

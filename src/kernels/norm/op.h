@@ -1,0 +1,15 @@
+// RMSNorm over the last axis.
+//
+//   rms_norm(x, gain, eps):  y = cast(x * rsqrt(mean(x^2) + eps), x.type) * gain
+//
+// The mean and the product run in FP32 (FP64), the gain multiplies after the cast back. Spec: backbone 2.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace hyperparallel::kernels {
+
+// x [..., d], gain [d] in x's type -> [..., d].
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& gain, double eps);
+
+}  // namespace hyperparallel::kernels
