@@ -10,7 +10,6 @@
 namespace hyperparallel::data {
 
 inline constexpr int64_t kIgnoreLabel = -100;  // no target at this position
-inline constexpr int32_t kTextToken = -1;      // token type of text; 0..3 are the parts of an image span (spec/facts.md 2.3)
 
 // One picture, cut into patches and normalised.
 struct ImagePatches {
@@ -32,7 +31,7 @@ struct MicroBatch {
   std::vector<int64_t> input_ids;     // [rows * seq_len]; image spans hold the image token id, padding the pad id
   std::vector<int64_t> labels;        // [rows * seq_len]; the target of the position itself (already shifted), or kIgnoreLabel
   std::vector<int64_t> position_ids;  // [rows * seq_len]; restart at 0 in each document
-  std::vector<int32_t> token_types;   // [rows * seq_len]; kTextToken or the part of an image span
+  std::vector<int32_t> token_types;   // [rows * seq_len]; SpanType of data/image.h: -1 text, 0..3 the parts of an image span
   std::vector<int64_t> cu_seqlens;    // [documents + 1]; document borders from 0 to rows * seq_len, none crosses a row
   std::vector<uint8_t>
       padding;  // [rows * seq_len]; 1 where the position is no sample's; a row's padding is a document of its own
