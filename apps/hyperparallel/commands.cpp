@@ -1,11 +1,13 @@
 #include "commands.h"
 
 #include "inspect.h"
+#include "prepare.h"
 
 namespace hyperparallel {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
+      {"prepare", "write a known data set as messages JSONL", prepare},
       {"inspect", "show what a picture, data, a checkpoint or a model becomes", inspect},
   };
   return all;

@@ -183,6 +183,11 @@ void sync_folder(const Path& path) {
   }
 }
 
+void sync_file_system(const Path& folder) {
+  Closer closer{open_for(folder, O_RDONLY | O_DIRECTORY, "opened")};
+  if (calls().syncfs(closer.descriptor) != 0) throw FileError(folder, "made durable", errno);
+}
+
 int System::open(const char* path, int flags, mode_t mode) {
   return ::open(path, flags, mode);
 }
@@ -191,6 +196,9 @@ ssize_t System::write(int descriptor, const void* bytes, size_t size) {
 }
 int System::fsync(int descriptor) {
   return ::fsync(descriptor);
+}
+int System::syncfs(int descriptor) {
+  return ::syncfs(descriptor);
 }
 int System::close(int descriptor) {
   return ::close(descriptor);

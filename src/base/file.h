@@ -52,7 +52,8 @@ void rename(const Path& from, const Path& to);         // file or folder, same f
 void remove(const Path& path);                         // one file; absent is an error
 // Removes a folder and all below it; in the folder itself the file named `last` goes last. Symbolic links are not followed.
 void remove_tree(const Path& path, std::string_view last = {});
-void sync_folder(const Path& path);  // makes created, renamed and removed entries durable
+void sync_folder(const Path& path);         // makes created, renamed and removed entries durable
+void sync_file_system(const Path& folder);  // makes all that was written to its file system durable, for many small files at once
 
 // The calls that change a file system, as POSIX defines them (-1 and errno on failure). The default passes them on.
 class System {
@@ -61,6 +62,7 @@ class System {
   virtual int open(const char* path, int flags, mode_t mode);  // for writing, and of folders to sync
   virtual ssize_t write(int descriptor, const void* bytes, size_t size);
   virtual int fsync(int descriptor);
+  virtual int syncfs(int descriptor);
   virtual int close(int descriptor);
   virtual int rename(const char* from, const char* to);
   virtual int mkdir(const char* path, mode_t mode);

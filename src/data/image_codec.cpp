@@ -38,8 +38,8 @@ std::string reason(const vips::VError& error) {
   return text;
 }
 
-// 8-bit samples with one (grey), three (RGB) or four (CMYK) bands, the right way up, not yet computed.
-VImage normalise(VImage image, ExifOrientation orientation, std::string_view name) {
+// 8-bit samples with one (grey), three (RGB) or four (CMYK) bands, not yet computed.
+VImage normalise(VImage image, std::string_view name) {
   const VipsInterpretation space = image.interpretation();
   if (image.format() == VIPS_FORMAT_USHORT) image = image.msb();
   const bool cmyk = space == VIPS_INTERPRETATION_CMYK;
@@ -51,19 +51,31 @@ VImage normalise(VImage image, ExifOrientation orientation, std::string_view nam
                     image.bands(), vips_enum_nick(VIPS_TYPE_BAND_FORMAT, image.format()),
                     vips_enum_nick(VIPS_TYPE_INTERPRETATION, space));
   }
-  if (image.bands() > bands) image = image.extract_band(0, VImage::option()->set("n", bands));  // drops transparency
-  if (orientation == ExifOrientation::kApply && vips_image_get_orientation(image.get_image()) > 1) {
-    image = image.copy_memory().autorot();  // turning needs the pixels in any order, the decoders give them from top to bottom
+  return image.bands() > bands ? image.extract_band(0, VImage::option()->set("n", bands)) : image;  // drops transparency
+}
+
+// Computes the 8-bit samples, [height, width, bands], in this thread: libvips' own way to memory hands every strip to a pool of
+// threads, which takes many times as long for small pictures.
+std::vector<uint8_t> read_samples(const VImage& image) {
+  constexpr int kStrip = 64;  // rows
+  const size_t row = static_cast<size_t>(image.width()) * static_cast<size_t>(image.bands());
+  std::vector<uint8_t> samples(row * static_cast<size_t>(image.height()));
+  const vips::VRegion region = image.region();
+  uint8_t* target = samples.data();
+  for (int top = 0; top < image.height(); top += kStrip) {
+    const int rows = std::min(kStrip, image.height() - top);
+    region.prepare(0, top, image.width(), rows);
+    for (int y = top; y < top + rows; ++y, target += row) {
+      std::copy_n(VIPS_REGION_ADDR(region.get_region(), 0, y), row, target);
+    }
   }
-  return image;
+  return samples;
 }
 
 // `samples` are [pixels, bands] as normalise() describes them.
-void append_rgb(std::span<const uint8_t> samples, int bands, std::vector<uint8_t>& rgb) {
-  if (bands == 3) {
-    rgb.assign(samples.begin(), samples.end());
-    return;
-  }
+std::vector<uint8_t> to_rgb(std::vector<uint8_t> samples, int bands) {
+  if (bands == 3) return samples;
+  std::vector<uint8_t> rgb;
   rgb.reserve(samples.size() / static_cast<size_t>(bands) * 3);
   for (size_t i = 0; i < samples.size(); i += static_cast<size_t>(bands)) {
     if (bands == 1) {
@@ -73,6 +85,21 @@ void append_rgb(std::span<const uint8_t> samples, int bands, std::vector<uint8_t
     const int white = 255 - samples[i + 3];
     for (size_t ink = 0; ink < 3; ++ink) rgb.push_back(static_cast<uint8_t>(((255 - samples[i + ink]) * white + 127) / 255));
   }
+  return rgb;
+}
+
+// A view of `image`, which must outlive it.
+VImage view(const RgbImage& image) {
+  return VImage::new_from_memory(const_cast<uint8_t*>(image.pixels.data()), image.pixels.size(), static_cast<int>(image.width),
+                                 static_cast<int>(image.height), 3, VIPS_FORMAT_UCHAR)
+      .copy(VImage::option()->set("interpretation", VIPS_INTERPRETATION_sRGB));
+}
+
+RgbImage turn_upright(const RgbImage& image, int orientation) {
+  VImage stored = view(image);
+  stored.set(VIPS_META_ORIENTATION, orientation);
+  const VImage upright = stored.autorot();
+  return {upright.width(), upright.height(), read_samples(upright)};
 }
 
 // The picture with its header read and its size checked; pixels come from `bytes` when they are asked for.
@@ -115,12 +142,11 @@ ImageInfo read_image_info(std::span<const uint8_t> bytes, ExifOrientation orient
 
 RgbImage decode_image(std::span<const uint8_t> bytes, ExifOrientation orientation, std::string_view name, int64_t max_pixels) {
   try {
-    const VImage image = normalise(open_image(bytes, name, max_pixels), orientation, name);
-    size_t size = 0;
-    const std::unique_ptr<void, decltype(&g_free)> samples(image.write_to_memory(&size), g_free);
-    RgbImage result{image.width(), image.height(), {}};
-    append_rgb({static_cast<const uint8_t*>(samples.get()), size}, image.bands(), result.pixels);
-    return result;
+    const VImage file = open_image(bytes, name, max_pixels);
+    const VImage image = normalise(file, name);
+    RgbImage result{image.width(), image.height(), to_rgb(read_samples(image), image.bands())};
+    const int stored = vips_image_get_orientation(file.get_image());
+    return orientation == ExifOrientation::kApply && stored > 1 ? turn_upright(result, stored) : result;
   } catch (const vips::VError& error) {
     throw undecodable(name, error);
   }
@@ -130,13 +156,9 @@ std::vector<uint8_t> encode_png(const RgbImage& image) {
   HP_CHECK(static_cast<int64_t>(image.pixels.size()) == image.width * image.height * 3, "{} bytes for {} x {} pixels",
            image.pixels.size(), image.width, image.height);
   init_vips();
-  const VImage pixels =
-      VImage::new_from_memory(const_cast<uint8_t*>(image.pixels.data()), image.pixels.size(), static_cast<int>(image.width),
-                              static_cast<int>(image.height), 3, VIPS_FORMAT_UCHAR)
-          .copy(VImage::option()->set("interpretation", VIPS_INTERPRETATION_sRGB));
   void* data = nullptr;
   size_t size = 0;
-  pixels.write_to_buffer(".png", &data, &size);
+  view(image).write_to_buffer(".png", &data, &size);
   const std::unique_ptr<void, decltype(&g_free)> file(data, g_free);
   return {static_cast<uint8_t*>(data), static_cast<uint8_t*>(data) + size};
 }
