@@ -5,10 +5,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 
 namespace hyperparallel {
@@ -180,17 +179,15 @@ Node parse_yaml(std::string_view text, const std::string& file, Problems& proble
 }
 
 Node read_yaml_file(const std::string& path, Problems& problems, const std::string& key) {
-  std::ifstream stream(path, std::ios::binary);
-  std::stringstream text;
-  if (stream) text << stream.rdbuf();
-  if (!stream || text.bad()) {
-    problems.error(fmt::format("{}: cannot be read as a file", path));
-    Node root;
-    root.file = path;
-    root.key = key;
-    return root;
+  try {
+    return parse_yaml(file::read(path), path, problems, key);
+  } catch (const file::FileError& error) {
+    problems.error(error.what());
   }
-  return parse_yaml(text.str(), path, problems, key);
+  Node root;
+  root.file = path;
+  root.key = key;
+  return root;
 }
 
 std::string Range::describe() const {
