@@ -2,6 +2,7 @@
 
 #include "inspect.h"
 #include "prepare.h"
+#include "tokenize.h"
 
 namespace hyperparallel {
 
@@ -9,6 +10,7 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
       {"prepare", "write a known data set as messages JSONL", prepare},
       {"inspect", "show what a picture, data, a checkpoint or a model becomes", inspect},
+      {"tokenize", "turn text into token ids", tokenize},
   };
   return all;
 }

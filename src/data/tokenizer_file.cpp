@@ -1,11 +1,10 @@
 #include "data/tokenizer_file.h"
 
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace hyperparallel::data {
 namespace {
@@ -20,12 +19,11 @@ class Reader {
   explicit Reader(const std::string& path) { file_.path = path; }
 
   TokenizerFile read() {
-    std::ifstream stream(file_.path, std::ios::binary);
-    if (!stream) throw DataError("{}: cannot open the tokenizer file", file_.path);
-    const std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
     Json root;
     try {
-      root = Json::parse(text);
+      root = Json::parse(file::read(file_.path));
+    } catch (const file::FileError& error) {
+      throw DataError("tokenizer: {}", error.what());
     } catch (const Json::parse_error& error) {
       throw DataError("{}: not a JSON file: {}", file_.path, error.what());
     }
