@@ -1,6 +1,7 @@
 // `hyperparallel tokenize`: {"text": ...} lines from standard input become {"ids": [...]} lines on standard output.
 #include "tokenize.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -17,7 +18,9 @@ std::string text_of_line(const std::string& line, int64_t number) {
   try {
     object = nlohmann::json::parse(line);
   } catch (const nlohmann::json::parse_error& error) {
-    throw DataError("standard input, line {}: not a JSON object: {}", number, error.what());
+    const std::string_view message = error.what();  // "... parse error at line 1, column N: ...": its line is not the stream's
+    throw DataError("standard input, line {}: not JSON: {}", number,
+                    message.substr(std::min(message.find("column"), message.size())));
   }
   const auto text = object.is_object() ? object.find("text") : object.end();
   if (text == object.end() || !text->is_string()) {
