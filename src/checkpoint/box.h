@@ -17,12 +17,11 @@ int64_t volume(const std::vector<int64_t>& size);  // 1 for a scalar
 // The common part of two boxes of one tensor; none when they share no element.
 std::optional<Box> intersect(const Box& a, const Box& b);
 
-// Where a box lies inside a row-major tensor of `shape` bytes wide elements at `offset`.
+// Where a box lies: it begins at `offset` in the row-major tensor of `shape` at `data`.
 template <class Byte>
 struct BoxPlace {
   Byte* data;
-  const std::vector<int64_t>& shape;
-  const std::vector<int64_t>& offset;
+  std::vector<int64_t> shape, offset;
 };
 
 // Copies `size` elements per dimension, `element_bytes` each, from one place to another. Rows need no alignment.

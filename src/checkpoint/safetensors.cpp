@@ -79,12 +79,14 @@ std::map<std::string, std::string> parse_metadata(const json& value, const std::
   return metadata;
 }
 
-// Bytes of shape x dtype.
+// Bytes of shape x dtype. Sizes that overflow beside a zero are refused too: strides could not be computed.
 int64_t expected_bytes(const TensorInfo& info, int64_t bits, const std::string& file) {
   int64_t total = bits;
-  bool overflow = false;
-  bool empty = std::find(info.shape.begin(), info.shape.end(), 0) != info.shape.end();
-  for (int64_t size : info.shape) overflow |= !empty && __builtin_mul_overflow(total, size, &total);
+  bool empty = false, overflow = false;
+  for (int64_t size : info.shape) {
+    empty |= size == 0;
+    overflow |= __builtin_mul_overflow(total, std::max<int64_t>(size, 1), &total);
+  }
   if (overflow) throw CheckpointError("{}: tensor `{}`: shape [{}] is too large", file, info.name, fmt::join(info.shape, ", "));
   if (empty) return 0;
   if (total % 8 != 0)
@@ -240,6 +242,12 @@ const char* safetensors_dtype(at::ScalarType type) {
   throw CheckpointError("tensors of dtype {} cannot be saved", at::toString(type));
 }
 
+at::ScalarType scalar_type_of(const std::string& dtype) {
+  const Dtype* known = find_dtype(dtype);
+  if (!known || !known->scalar_type) throw CheckpointError("tensors of dtype {} cannot be loaded", dtype);
+  return *known->scalar_type;
+}
+
 std::string safetensors_header(const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
@@ -259,23 +267,21 @@ std::string safetensors_header(const std::vector<NamedTensor>& tensors, const st
   return std::string(reinterpret_cast<const char*>(&length), kLengthBytes) + text;
 }
 
-void sort_for_file(std::vector<NamedTensor>& tensors) {
+std::string write_safetensors(const std::filesystem::path& path, std::vector<NamedTensor> tensors,
+                              const std::map<std::string, std::string>& metadata) {
   std::sort(tensors.begin(), tensors.end(), [](const NamedTensor& a, const NamedTensor& b) {
-    return std::make_tuple(-static_cast<int64_t>(a.second.element_size()), std::cref(a.first)) <
-           std::make_tuple(-static_cast<int64_t>(b.second.element_size()), std::cref(b.first));
+    size_t width_a = a.second.element_size(), width_b = b.second.element_size();
+    return width_a != width_b ? width_a > width_b : a.first < b.first;
   });
-}
-
-void write_safetensors(const std::filesystem::path& path, std::vector<NamedTensor> tensors,
-                       std::map<std::string, std::string> metadata) {
-  sort_for_file(tensors);
+  const std::string header = safetensors_header(tensors, metadata);
   file::Output output(path);
-  output.write(safetensors_header(tensors, metadata));
+  output.write(header);
   for (const auto& [name, tensor] : tensors) {
     at::Tensor bytes = tensor.detach().to(at::kCPU).contiguous();
     output.write(bytes.const_data_ptr(), bytes.nbytes());
   }
   output.commit();
+  return header;
 }
 
 std::map<std::string, at::Tensor> read_all(const std::filesystem::path& path) {

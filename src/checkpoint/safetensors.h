@@ -66,16 +66,16 @@ using NamedTensor = std::pair<std::string, at::Tensor>;
 // Name in the file of a dtype, for example F32. CheckpointError for one that safetensors files of ours never hold.
 const char* safetensors_dtype(at::ScalarType type);
 
-// The header of a file that holds the given tensors (CPU or not; only name, dtype and shape are read) in the given order:
-// length field, JSON, spaces to a multiple of 8. Throws on duplicate names.
+at::ScalarType scalar_type_of(const std::string& dtype);  // the inverse; CheckpointError for what is not loaded
+
+// The header of a file that holds the given tensors in the given order (only name, dtype and shape are read): length field,
+// JSON, spaces to a multiple of 8.
 std::string safetensors_header(const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata);
 
-// Order in which tensors are written: widest dtype first, so that each is aligned to its element, then by name.
-void sort_for_file(std::vector<NamedTensor>& tensors);
-
-// Writes a whole file, atomically and durably (base/file.h). The same tensors and metadata give the same bytes.
-void write_safetensors(const std::filesystem::path& path, std::vector<NamedTensor> tensors,
-                       std::map<std::string, std::string> metadata = {{"format", "pt"}});
+// Writes a whole file, atomically and durably (base/file.h), and returns its header. Widest dtype first, so that each tensor is
+// aligned to its element, then by name: the same tensors and metadata give the same bytes.
+std::string write_safetensors(const std::filesystem::path& path, std::vector<NamedTensor> tensors,
+                              const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
 // All tensors of a file by name.
 std::map<std::string, at::Tensor> read_all(const std::filesystem::path& path);
