@@ -70,6 +70,8 @@ at::Tensor SegmentRun::parameter(ParameterId parameter) {
   return tensor;
 }
 
+at::ScalarType SegmentRun::math_type() const { return executor_.parameters_.master_type(); }
+
 void SegmentRun::count(const std::string& name, const at::Tensor& counts) {
   if (is_recompute_) return;
   at::Tensor& sum = executor_.counters_[name];

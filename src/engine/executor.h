@@ -36,6 +36,9 @@ class SegmentRun {
   Weight weight(ParameterId parameter);     // of use kWeight
   at::Tensor parameter(ParameterId parameter);  // of use kLeaf or kState
 
+  // FP64 for an FP64 run, else FP32: the type of tables, coefficients and sums.
+  at::ScalarType math_type() const;
+
   // Adds to the step's counter of that name, on the first forward only.
   void count(const std::string& name, const at::Tensor& counts);
   // Shows an intermediate that is no value, when somebody watches; `compute` may take a plain path that training never does.

@@ -48,7 +48,9 @@ void Ledger::add_gradient(ValueId value, int micro_batch, const at::Tensor& grad
     it->second.add_(gradient);
     return;
   }
-  at::Tensor sum = gradient.to(kernels::math_type(gradient.scalar_type()), /*non_blocking=*/false, /*copy=*/true).contiguous();
+  // A gradient that nobody else holds is taken as it is; any other may alias a seed or another gradient and is copied.
+  const bool is_alone = gradient.use_count() == 1 && gradient.storage().use_count() == 1 && gradient.is_contiguous();
+  at::Tensor sum = gradient.to(kernels::math_type(gradient.scalar_type()), /*non_blocking=*/false, /*copy=*/!is_alone).contiguous();
   hold(sum);
   gradients_.emplace(Key{value.index, micro_batch}, std::move(sum));
 }

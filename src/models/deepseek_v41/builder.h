@@ -1,0 +1,75 @@
+// Shared by the files that add the model's segments to the program. Each `add_*` appends segments in forward order, declares the
+// parameters they use, and returns the values that later segments read.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/deepseek_v41/program.h"
+
+namespace hyperparallel::models::deepseek_v41 {
+
+// Rotary tables as values: cos and sin [tokens, rope / 2].
+struct RopeValues {
+  engine::ValueId cos, sin;
+};
+
+// What a KV source published, as its consumers read it. Invalid ids: nothing of the kind.
+struct PublishedKv {
+  engine::ValueId compressed;  // [groups, head_dim], gathered over cp
+  engine::ValueId index_keys;  // [groups, index_head_dim], gathered over cp
+};
+
+struct ModelBuilder {
+  engine::ProgramBuilder program;
+  const ModelConfig& config;
+  const ProgramOptions& options;
+  ModelInputs inputs;
+
+  RopeValues rope_main, rope_compress;           // of token positions
+  std::map<int64_t, RopeValues> rope_of_groups;  // by ratio, of group positions
+  // Shared state of CSA2: the newest source of each kind.
+  PublishedKv published;
+  engine::ValueId topk;        // of the newest index source
+  engine::ValueId candidates;  // of the candidate source, once it was passed
+
+  const TextConfig& text() const { return config.text; }
+
+  // Declares a parameter. Names are the released ones.
+  engine::ParameterId weight(const std::string& name, std::vector<int64_t> shape);           // normal start, used through engine/weight.h
+  engine::ParameterId leaf(const std::string& name, std::vector<int64_t> shape, engine::Initialiser start);
+  engine::ParameterId master_leaf(const std::string& name, std::vector<int64_t> shape, engine::Initialiser start);  // computes in FP32
+  engine::ParameterId gain(const std::string& name, int64_t size);                           // ones
+  engine::ParameterId state(const std::string& name, std::vector<int64_t> shape);            // zeros, no gradient
+  double std() const;
+};
+
+std::string layer_name(int64_t layer);      // "layers.3", of values
+std::string layer_parameter(int64_t layer);  // "model.layers.3."
+
+// Declares the inputs; `vision` and `text` say which parts are built.
+void add_inputs(ModelBuilder& builder, bool text, bool vision);
+void add_rope_tables(ModelBuilder& builder);
+
+// Vision tower, aligner and spans: returns `span_embeddings` [span tokens, hidden].
+engine::ValueId add_vision(ModelBuilder& builder);
+// Token embedding, spans merged in, copied to all streams: returns streams [tokens, n, hidden].
+engine::ValueId add_embedding(ModelBuilder& builder, engine::ValueId span_embeddings);
+
+// One site of mHC. `in` makes the sublayer's normalised input and the coefficients; `out` writes the sublayer's output back.
+struct MixSite {
+  engine::ValueId pre, post, comb;
+  engine::ValueId x;  // [tokens, hidden], normalised input of the sublayer
+};
+// `pre` is what the previous site made (NOTE in mhc.cpp). `kind`: "attn" or "ffn".
+MixSite add_mix_in(ModelBuilder& builder, int64_t layer, const std::string& kind, engine::ValueId streams, engine::ValueId pre);
+engine::ValueId add_mix_out(ModelBuilder& builder, int64_t layer, const std::string& kind, const std::string& result, const MixSite& site,
+                            engine::ValueId y, engine::ValueId streams);
+
+engine::ValueId add_engram(ModelBuilder& builder, int64_t layer, engine::ValueId streams);        // -> streams
+engine::ValueId add_attention(ModelBuilder& builder, int64_t layer, engine::ValueId x);          // -> [tokens, hidden]
+engine::ValueId add_moe(ModelBuilder& builder, int64_t layer, engine::ValueId x);                // -> [tokens, hidden]
+void add_head(ModelBuilder& builder, engine::ValueId streams, engine::ValueId pre);              // final norm, loss
+
+}  // namespace hyperparallel::models::deepseek_v41
