@@ -1,6 +1,5 @@
 // The hand-written pre-tokenizer for the three splits of DeepSeek's V4 and V4.1 tokenizer files.
 #include <unicode/uchar.h>
-#include <unicode/uset.h>
 #include <unicode/utf8.h>
 
 #include <cstdint>

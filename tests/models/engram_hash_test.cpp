@@ -80,7 +80,8 @@ TEST(EngramHash, OfTwoTokensHasThePublishedDigests) {
 }
 
 TEST(EngramHash, OfTextAndImageSpansIsTheGoldenOne) {
-  for (const json& example : hash_goldens().at("cases")) {
+  const json goldens = hash_goldens();
+  for (const json& example : goldens.at("cases")) {
     const Ids ids = example.at("ids");
     const std::vector<uint8_t> dead = example.at("dead");
     const Ids rows = hash_document(released_hasher(), ids, dead);

@@ -7,7 +7,6 @@
 // window's first n entries.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
