@@ -3,6 +3,7 @@
 #include "inspect.h"
 #include "prepare.h"
 #include "tokenize.h"
+#include "verify.h"
 
 namespace hyperparallel {
 
@@ -10,6 +11,7 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
       {"prepare", "write a known data set as messages JSONL", prepare},
       {"inspect", "show what a picture, data, a checkpoint or a model becomes", inspect},
+      {"verify", "compare the model with a fixture", verify},
       {"tokenize", "turn text into token ids", tokenize},
   };
   return all;

@@ -1,4 +1,6 @@
 // Entry point: finds the subcommand, runs it, and turns exceptions into one clear message and an exit code.
+#include <c10/util/Exception.h>
+
 #include <new>
 
 #include "base/error.h"
@@ -39,6 +41,9 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "error: out of memory\n");
     return static_cast<int>(ExitCode::kOutOfMemory);
+  } catch (const c10::Error& error) {
+    fmt::print(stderr, "internal error: {}\n", error.what_without_backtrace());
+    return static_cast<int>(ExitCode::kBug);
   } catch (const std::exception& error) {
     fmt::print(stderr, "internal error: {}\n", error.what());
     return static_cast<int>(ExitCode::kBug);

@@ -39,7 +39,7 @@ Chunk cut_chunk(const at::Tensor& q, const at::Tensor& window_kv, const at::Tens
   const at::Tensor key = at::arange(chunk.first_key, first + chunk.rows, at::kLong).unsqueeze(0);   // [1, keys]
   const at::Tensor oldest = at::maximum(t - (shape.window - 1), start.narrow(0, first, chunk.rows).unsqueeze(1));
   chunk.blocked = key.lt(oldest).logical_or_(key.gt(t));
-  if (topk.defined() && compressed_kv.size(0) > 0) {
+  if (topk.size(1) > 0 && compressed_kv.size(0) > 0) {
     const at::Tensor chosen = topk.narrow(0, first, chunk.rows);
     chunk.empty = chosen.lt(0);
     chunk.ids = chosen.flatten().to(at::kLong);
@@ -84,12 +84,11 @@ struct Csa2Attention : torch::autograd::Function<Csa2Attention> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor q = saved[0].detach(), window_kv = saved[1].detach(), sink = saved[4].detach(), topk = saved[3], start = saved[5];
-    const at::Tensor compressed_kv = saved[2].defined() ? saved[2].detach() : saved[2];
+    const at::Tensor compressed_kv = saved[2].detach();
     const AttentionShape shape{context->saved_data["window"].toInt(), context->saved_data["chunk"].toInt()};
     const auto math = [](const at::Tensor& tensor) { return tensor.options().dtype(math_type(tensor.scalar_type())); };
     at::Tensor dq = at::empty_like(q, at::MemoryFormat::Contiguous), dsink = at::zeros_like(sink);
-    at::Tensor dwindow = at::zeros(window_kv.sizes(), math(window_kv)), dcompressed;
-    if (compressed_kv.defined()) dcompressed = at::zeros(compressed_kv.sizes(), math(compressed_kv));
+    at::Tensor dwindow = at::zeros(window_kv.sizes(), math(window_kv)), dcompressed = at::zeros(compressed_kv.sizes(), math(compressed_kv));
     for (int64_t first = 0; first < q.size(0); first += shape.chunk) {
       const Chunk chunk = cut_chunk(q, window_kv, compressed_kv, topk, start, shape, first);
       const auto leaf = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.detach().requires_grad_(true) : tensor; };
@@ -107,8 +106,7 @@ struct Csa2Attention : torch::autograd::Function<Csa2Attention> {
       dsink.add_(d[2]);
       if (selected.defined()) scatter_add_rows(dcompressed, chunk.ids, d[3].reshape({-1, q.size(2)}));
     }
-    at::Tensor dkv = dcompressed.defined() ? dcompressed.to(compressed_kv.scalar_type()) : dcompressed;
-    return {dq, dwindow.to(window_kv.scalar_type()), dkv, at::Tensor(), dsink, at::Tensor(), at::Tensor()};
+    return {dq, dwindow.to(window_kv.scalar_type()), dcompressed.to(compressed_kv.scalar_type()), at::Tensor(), dsink, at::Tensor(), at::Tensor()};
   }
 };
 
@@ -117,6 +115,9 @@ struct Csa2Attention : torch::autograd::Function<Csa2Attention> {
 at::Tensor csa2_attention(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv, const at::Tensor& topk,
                           const at::Tensor& sink, const at::Tensor& start, const AttentionShape& shape) {
   HP_CHECK(shape.window >= 1 && shape.chunk >= 1, "attention with a window of {} in chunks of {}", shape.window, shape.chunk);
+  if (!compressed_kv.defined()) {  // no groups to choose from
+    return Csa2Attention::apply(q, window_kv, window_kv.detach().narrow(0, 0, 0), at::empty({q.size(0), 0}, at::kInt), sink, start, shape);
+  }
   return Csa2Attention::apply(q, window_kv, compressed_kv, topk, sink, start, shape);
 }
 

@@ -183,10 +183,10 @@ class AttentionLayer {
     if (ratio_ > 0) reads.insert(reads.end(), {compressed, topk});
     program_.segment(name_ + ".attend", reads, {out}, {sink, wo_a, wo_b},
                      [=, q = q_, rope = rope_, shape = kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk}](SegmentRun& run) {
-                       const bool wide = compressed.valid() && run.read(topk).size(1) > 0;
-                       const at::Tensor mixed = kernels::csa2_attention(
-                           run.read(q), run.read(window_kv), wide ? run.read(compressed) : at::Tensor(), wide ? run.read(topk) : at::Tensor(),
-                           run.parameter(sink), run.read(start), shape);
+                       const at::Tensor far_kv = compressed.valid() ? run.read(compressed) : at::Tensor();
+                       const at::Tensor far = topk.valid() ? run.read(topk) : at::Tensor();
+                       const at::Tensor mixed = kernels::csa2_attention(run.read(q), run.read(window_kv), far_kv, far, run.parameter(sink),
+                                                                        run.read(start), shape);
                        const at::Tensor back = kernels::apply_rope(mixed, table_of(run, rope), /*inverse=*/true);
                        const at::Tensor low = engine::block_linear(back.reshape({-1, blocks, heads * hd / blocks}), run.weight(wo_a));
                        run.make(out, engine::linear(low, run.weight(wo_b)));

@@ -4,6 +4,8 @@
 
 #include <ATen/ATen.h>
 
+#include "models/deepseek_v41/engram_hash.h"
+
 namespace hyperparallel::models::deepseek_v41 {
 
 struct ModelBatch {
@@ -18,5 +20,12 @@ struct ModelBatch {
   at::Tensor grids;         // int64 [images, 2]: rows and columns of patches
   at::Tensor image_starts;  // int64 [images]: index of each START token
 };
+
+struct EngramLookup {
+  at::Tensor rows;    // int64 [tokens, layers, columns]
+  at::Tensor ngrams;  // int64 [tokens, max n-gram]: compressed ids after blocking, the current token first
+};
+// Hashes a whole batch: ids and cu_seqlens as above; `dead` bool [tokens]: image positions.
+EngramLookup hash_tokens(const EngramHasher& hasher, const at::Tensor& ids, const at::Tensor& dead, const at::Tensor& cu_seqlens);
 
 }  // namespace hyperparallel::models::deepseek_v41

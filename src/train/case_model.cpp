@@ -1,0 +1,102 @@
+#include "train/case_model.h"
+
+#include <set>
+
+#include "base/error.h"
+#include "checkpoint/safetensors.h"
+#include "models/deepseek_v41/engram_hash.h"
+#include "models/deepseek_v41/names.h"
+
+namespace hyperparallel::train {
+
+using models::deepseek_v41::ModelBatch;
+using models::deepseek_v41::ModelConfig;
+
+void load_released_weights(engine::ParameterStore& parameters, const TensorMap& tensors, const std::string& origin) {
+  std::set<std::string> used;
+  for (const engine::ParameterSpec& spec : parameters.specs()) {
+    at::Tensor& master = parameters.master(parameters.find(spec.name));
+    for (const auto& [name, slot] : models::deepseek_v41::released_tensors(spec, master)) {
+      auto it = tensors.find(name);
+      if (it == tensors.end()) throw CheckpointError("{}: the weight {} is missing", origin, name);
+      if (it->second.sizes() != slot.sizes()) {
+        throw CheckpointError("{}: {} has shape [{}], the configuration asks for [{}]", origin, name, fmt::join(it->second.sizes().vec(), ", "),
+                              fmt::join(slot.sizes().vec(), ", "));
+      }
+      at::Tensor(slot).copy_(it->second);
+      used.insert(name);
+    }
+  }
+  for (const auto& [name, tensor] : tensors) {
+    const bool ignored = name.ends_with("engram.embed.scale") || name.starts_with("mtp.");
+    if (!used.contains(name) && !ignored) throw CheckpointError("{}: the configuration has no place for the weight {}", origin, name);
+  }
+  parameters.masters_changed();
+}
+
+CaseModel load_case_model(const std::filesystem::path& folder, at::ScalarType compute, const models::deepseek_v41::ProgramOptions& options) {
+  const TensorMap weights = checkpoint::read_all(folder / "weights.safetensors");
+  models::deepseek_v41::ParseOptions parse;
+  parse.allow_vision_only = true;
+  const ModelConfig config = models::deepseek_v41::parse_model_config((folder / "config.json").string(), parse);
+  CaseModel result;
+  const bool has_text = config.text.num_hidden_layers > 0;
+  result.model = std::make_unique<models::deepseek_v41::ModelProgram>(has_text ? build_program(config, options)
+                                                                              : build_vision_program(config, options));
+  const at::ScalarType master = compute == at::kDouble ? at::kDouble : at::kFloat;
+  result.parameters = std::make_unique<engine::ParameterStore>(result.model->program.parameters, master, compute);
+  load_released_weights(*result.parameters, weights, (folder / "weights.safetensors").string());
+  result.executor = std::make_unique<engine::Executor>(result.model->program, *result.parameters);
+  return result;
+}
+
+namespace {
+
+// Row border of the batch, or the documents of a packed row.
+at::Tensor documents_of(const TensorMap& tensors, const std::string& prefix, const at::Tensor& ids) {
+  if (auto it = tensors.find(prefix + "cu_seqlens"); it != tensors.end()) return it->second.to(at::kLong);
+  return at::arange(0, ids.numel() + 1, ids.size(1), at::kLong);
+}
+
+}  // namespace
+
+ModelBatch batch_of_case(const TensorMap& tensors, const std::string& prefix, const ModelConfig& config, at::ScalarType compute) {
+  ModelBatch batch;
+  if (auto patches = tensors.find(prefix + "patches"); patches != tensors.end()) {
+    batch.patches = patches->second.flatten(1).to(compute);
+    batch.grids = tensors.at(prefix + "grids");
+  }
+  auto ids = tensors.find(prefix + "input_ids");
+  if (ids == tensors.end()) return batch;
+  const int64_t tokens = ids->second.numel(), width = ids->second.size(1);
+  batch.ids = ids->second.flatten();
+  auto targets = tensors.find(prefix + "shift_labels");
+  batch.targets = targets != tensors.end() ? targets->second.flatten() : at::full({tokens}, -100, at::kLong);
+  batch.cu_seqlens = documents_of(tensors, prefix, ids->second);
+  auto image = tensors.find(prefix + "image_mask");
+  auto types = tensors.find(prefix + "token_types");
+  batch.image_mask = image != tensors.end()   ? image->second.flatten().to(at::kBool)
+                     : types != tensors.end() ? types->second.flatten().ge(0)
+                                              : at::zeros({tokens}, at::kBool);
+  batch.padding = at::zeros({tokens}, at::kBool);
+  if (batch.patches.defined()) {
+    auto starts = tensors.find(prefix + "image_starts");
+    batch.image_starts = starts != tensors.end() ? starts->second.select(1, 0) * width + starts->second.select(1, 1)
+                                                 : types->second.flatten().eq(0).nonzero().flatten();
+  } else if (config.vision) {
+    const int64_t pixels = 3 * config.vision->patch_size * config.vision->patch_size;
+    batch.patches = at::empty({0, pixels}, at::TensorOptions().dtype(compute));
+    batch.grids = at::empty({0, 2}, at::kLong);
+    batch.image_starts = at::empty({0}, at::kLong);
+  }
+  if (!config.text.engram_layer_ids.empty()) batch.engram_rows = engram_lookup_of_case(tensors, config, batch).rows;
+  return batch;
+}
+
+models::deepseek_v41::EngramLookup engram_lookup_of_case(const TensorMap& tensors, const ModelConfig& config, const ModelBatch& batch) {
+  const at::Tensor map = tensors.at("token_map").to(at::kInt).contiguous();
+  const models::deepseek_v41::EngramHasher hasher(config.text, {map.const_data_ptr<int32_t>(), map.const_data_ptr<int32_t>() + map.numel()});
+  return models::deepseek_v41::hash_tokens(hasher, batch.ids, batch.image_mask, batch.cu_seqlens);
+}
+
+}  // namespace hyperparallel::train

@@ -1,0 +1,36 @@
+// The model of a fixture folder, ready to run: its configuration, weights and the program of the parts it has.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "engine/executor.h"
+#include "models/deepseek_v41/program.h"
+
+namespace hyperparallel::train {
+
+using TensorMap = std::map<std::string, at::Tensor>;
+
+struct CaseModel {
+  std::unique_ptr<models::deepseek_v41::ModelProgram> model;
+  std::unique_ptr<engine::ParameterStore> parameters;
+  std::unique_ptr<engine::Executor> executor;
+};
+
+// `compute`: FP32, FP64 or BF16; masters are FP64 for FP64 and FP32 otherwise. Throws CheckpointError for a weight that is missing,
+// unknown or of another shape.
+CaseModel load_case_model(const std::filesystem::path& folder, at::ScalarType compute, const models::deepseek_v41::ProgramOptions& options);
+
+// Copies tensors with released names into the masters. Throws CheckpointError as above; `engram.embed.scale` and `mtp.*` are ignored.
+void load_released_weights(engine::ParameterStore& parameters, const TensorMap& tensors, const std::string& origin);
+
+// What the tensors of a case give the model. `prefix` is that of a step's micro-batch, or empty.
+models::deepseek_v41::ModelBatch batch_of_case(const TensorMap& tensors, const std::string& prefix,
+                                               const models::deepseek_v41::ModelConfig& config, at::ScalarType compute);
+// The hashes of that batch, from the case's own `token_map`.
+models::deepseek_v41::EngramLookup engram_lookup_of_case(const TensorMap& tensors, const models::deepseek_v41::ModelConfig& config,
+                                                         const models::deepseek_v41::ModelBatch& batch);
+
+}  // namespace hyperparallel::train
