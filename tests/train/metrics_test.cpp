@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "checkpoint/scratch.h"
+#include "support/scratch.h"
 
 namespace hyperparallel::train {
 namespace {

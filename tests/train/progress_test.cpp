@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "base/file.h"
-#include "checkpoint/scratch.h"
+#include "support/scratch.h"
 
 namespace hyperparallel::train {
 namespace {

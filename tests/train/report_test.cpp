@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "checkpoint/scratch.h"
+#include "support/scratch.h"
 #include "train/metrics.h"
 
 namespace hyperparallel::train {

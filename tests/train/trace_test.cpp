@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "base/trace.h"
-#include "checkpoint/scratch.h"
+#include "support/scratch.h"
 
 namespace hyperparallel::train {
 namespace {
