@@ -43,6 +43,7 @@ std::vector<std::string> payloads(const std::filesystem::path& path) {
 
 TEST(Crc32c, PublishedValuesHold) {
   EXPECT_EQ(crc32c("123456789"), 0xe3069283u);
+  EXPECT_EQ(masked_crc32c("123456789"), 0xc78ab0e5u);
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aau);  // RFC 3720 B.4
   EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8ab43u);
 }
