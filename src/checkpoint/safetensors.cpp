@@ -141,6 +141,25 @@ void check_contiguous(const std::vector<TensorInfo>& tensors, int64_t data_bytes
   if (end != data_bytes) throw CheckpointError("{}: {} bytes follow the last tensor", file, data_bytes - end);
 }
 
+// The header of a file that holds these tensors in this order.
+std::string header_of(const std::vector<TensorSpec>& specs, const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  int64_t offset = 0;
+  std::set<std::string> names = {"__metadata__"};
+  for (const TensorSpec& spec : specs) {
+    HP_CHECK(names.insert(spec.name).second, "tensor `{}` is saved twice into one file", spec.name);
+    int64_t end = offset + volume(spec.shape) * static_cast<int64_t>(at::elementSize(spec.type));
+    header.push_back(
+        {spec.name, {{"dtype", safetensors_dtype(spec.type)}, {"shape", spec.shape}, {"data_offsets", {offset, end}}}});
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), kLengthBytes) + text;
+}
+
 }  // namespace
 
 SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : path_(path) {
@@ -248,40 +267,33 @@ at::ScalarType scalar_type_of(const std::string& dtype) {
   return *known->scalar_type;
 }
 
-std::string safetensors_header(const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
-  int64_t offset = 0;
-  std::set<std::string> names = {"__metadata__"};
-  for (const auto& [name, tensor] : tensors) {
-    HP_CHECK(names.insert(name).second, "tensor `{}` is saved twice into one file", name);
-    int64_t end = offset + static_cast<int64_t>(tensor.nbytes());
-    header.push_back(
-        {name,
-         {{"dtype", safetensors_dtype(tensor.scalar_type())}, {"shape", tensor.sizes().vec()}, {"data_offsets", {offset, end}}}});
-    offset = end;
-  }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  uint64_t length = text.size();
-  return std::string(reinterpret_cast<const char*>(&length), kLengthBytes) + text;
-}
-
-std::string write_safetensors(const std::filesystem::path& path, std::vector<NamedTensor> tensors,
+std::string write_safetensors(const std::filesystem::path& path, std::vector<TensorSpec> specs,
+                              const std::function<at::Tensor(const std::string& name)>& load,
                               const std::map<std::string, std::string>& metadata) {
-  std::sort(tensors.begin(), tensors.end(), [](const NamedTensor& a, const NamedTensor& b) {
-    size_t width_a = a.second.element_size(), width_b = b.second.element_size();
-    return width_a != width_b ? width_a > width_b : a.first < b.first;
+  std::sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
+    size_t width_a = at::elementSize(a.type), width_b = at::elementSize(b.type);
+    return width_a != width_b ? width_a > width_b : a.name < b.name;
   });
-  const std::string header = safetensors_header(tensors, metadata);
+  const std::string header = header_of(specs, metadata);
   file::Output output(path);
   output.write(header);
-  for (const auto& [name, tensor] : tensors) {
-    at::Tensor bytes = tensor.detach().to(at::kCPU).contiguous();
-    output.write(bytes.const_data_ptr(), bytes.nbytes());
+  for (const TensorSpec& spec : specs) {
+    at::Tensor tensor = load(spec.name).detach().to(at::kCPU, spec.type).contiguous();
+    HP_CHECK(tensor.sizes() == spec.shape, "`{}` has shape [{}], not [{}]", spec.name, fmt::join(tensor.sizes(), ", "),
+             fmt::join(spec.shape, ", "));
+    output.write(tensor.const_data_ptr(), tensor.nbytes());
   }
   output.commit();
   return header;
+}
+
+std::string write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  std::vector<TensorSpec> specs;
+  std::map<std::string, at::Tensor> by_name(tensors.begin(), tensors.end());
+  for (const auto& [name, tensor] : tensors) specs.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+  return write_safetensors(
+      path, std::move(specs), [&](const std::string& name) { return by_name.at(name); }, metadata);
 }
 
 std::map<std::string, at::Tensor> read_all(const std::filesystem::path& path) {

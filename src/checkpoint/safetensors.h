@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -63,18 +64,24 @@ class SafetensorsReader {
 
 using NamedTensor = std::pair<std::string, at::Tensor>;
 
+struct TensorSpec {
+  std::string name;
+  at::ScalarType type;
+  std::vector<int64_t> shape;
+};
+
 // Name in the file of a dtype, for example F32. CheckpointError for one that safetensors files of ours never hold.
 const char* safetensors_dtype(at::ScalarType type);
 
 at::ScalarType scalar_type_of(const std::string& dtype);  // the inverse; CheckpointError for what is not loaded
 
-// The header of a file that holds the given tensors in the given order (only name, dtype and shape are read): length field,
-// JSON, spaces to a multiple of 8.
-std::string safetensors_header(const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata);
-
-// Writes a whole file, atomically and durably (base/file.h), and returns its header. Widest dtype first, so that each tensor is
-// aligned to its element, then by name: the same tensors and metadata give the same bytes.
-std::string write_safetensors(const std::filesystem::path& path, std::vector<NamedTensor> tensors,
+// Writes a whole file, atomically and durably (base/file.h), and returns its header (length field, JSON, spaces to a multiple of
+// 8). Widest dtype first, so that each tensor is aligned to its element, then by name: the same tensors and metadata give the
+// same bytes. `load` is called once a tensor, in that order; what it returns is converted to the dtype of the spec.
+std::string write_safetensors(const std::filesystem::path& path, std::vector<TensorSpec> specs,
+                              const std::function<at::Tensor(const std::string& name)>& load,
+                              const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+std::string write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                               const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
 // All tensors of a file by name.

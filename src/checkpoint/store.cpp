@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "checkpoint/folder.h"
 
 namespace hyperparallel::checkpoint {
 namespace {
@@ -18,7 +19,6 @@ constexpr const char* kLowestVal = "LOWEST_VAL";
 constexpr const char* kInProgress = ".inprogress";
 constexpr const char* kOld = ".old";
 constexpr const char* kDeleting = ".deleting";
-constexpr const char* kMarker = "INPROGRESS";  // in a folder whose manifest is yet to come
 
 std::string step_name(int64_t step) {
   return fmt::format("step-{:08}", step);
@@ -51,24 +51,6 @@ std::vector<int64_t> list_steps(const fs::path& folder, std::string_view suffix 
   }
   std::sort(steps.begin(), steps.end());
   return steps;
-}
-
-void remove_ours(const fs::path& folder) {
-  const char* mark = has_manifest(folder) ? kManifestFile : kMarker;
-  if (fs::exists(folder / mark) || fs::is_empty(folder)) {
-    file::remove_tree(folder, mark);
-  } else {
-    log::warn("{} is left alone: it has no manifest of ours", folder.string());
-  }
-}
-
-// Frees what a failed save has written, as far as that is possible now; the next save tries again.
-void abandon(const fs::path& folder) {
-  try {
-    if (fs::exists(folder)) remove_ours(folder);
-  } catch (const std::exception& error) {
-    log::warn("{} stays behind: {}", folder.string(), error.what());
-  }
 }
 
 void check_document_name(const std::string& name) {
@@ -126,7 +108,7 @@ void CheckpointStore::wait() {
 
 void CheckpointStore::write(const Save& save) {
   auto failed = [&](const std::exception& error) {
-    if (options_.rank == 0) abandon(step_folder(save.step, kInProgress));
+    if (options_.rank == 0) abandon_folder(step_folder(save.step, kInProgress));
     return CheckpointError("the checkpoint of step {} was not saved in {}: {}", save.step, folder_.string(), error.what());
   };
   try {
@@ -145,8 +127,7 @@ void CheckpointStore::write_and_commit(const Save& save) const {
   if (options_.rank == 0) {
     file::create_folders(folder_);
     remove_leftovers();
-    file::create_folders(folder);
-    file::append(folder / kMarker, "");  // in one call: no temporary file that could stay behind
+    begin_folder(folder);
   }
   options_.barrier();
   file::write(folder / rank_name(options_.rank, "json"), to_text(write_rank(folder, save)));
@@ -155,6 +136,7 @@ void CheckpointStore::write_and_commit(const Save& save) const {
     const std::string manifest = merge_ranks(folder);
     file::write(folder / kManifestFile, manifest);
     file::remove(folder / kMarker);
+    file::sync_folder(folder);
     commit(save);
     retain(save.step);
   }

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "checkpoint/store.h"
 #include "support/scratch.h"
+#include "support/unsynced_system.h"
 
 namespace hyperparallel::checkpoint {
 namespace {
@@ -42,6 +43,8 @@ class CorruptCheckpoint : public testing::Test {
   void put(const std::string& name, const std::string& bytes) { std::ofstream(run_ / name, std::ios::binary) << bytes; }
   std::string get(const std::string& name) { return file::read(run_ / name); }
 
+  UnsyncedSystem system_;
+  file::ScopedSystem scoped_{system_};
   Scratch run_;
   CheckpointStore store_{run_.path()};
 };
