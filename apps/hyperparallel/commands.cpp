@@ -2,6 +2,7 @@
 
 #include "inspect.h"
 #include "prepare.h"
+#include "render.h"
 #include "report.h"
 #include "tokenize.h"
 #include "verify.h"
@@ -13,6 +14,7 @@ const std::vector<Command>& commands() {
       {"prepare", "write a known data set as messages JSONL", prepare},
       {"inspect", "show what a picture, data, a checkpoint or a model becomes", inspect},
       {"verify", "compare the model with a fixture", verify},
+      {"render", "turn conversations into the prompt, its token ids and labels", render},
       {"tokenize", "turn text into token ids", tokenize},
       {"report", "make the HTML report of a training run again", report},
   };

@@ -5,36 +5,18 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "data/image.h"
+#include "image_arguments.h"
 #include "inspect.h"
-#include "models/deepseek_v41/config.h"
 
 namespace hyperparallel {
 namespace {
 
 struct Options {
-  std::string file, config, canvas;
+  std::string file, canvas;
+  ImageArguments limits;
   std::string exif = "apply";
   int64_t max_pixels = data::kDefaultMaxDecodedPixels;
-  std::optional<int64_t> patch_size, downsample, min_pixels, max_image_tokens;
-  std::optional<double> max_wh_ratio;
 };
-
-// The released limits, or those of --config, with what the command line changes.
-data::ImageLimits image_limits(const Options& options) {
-  data::ImageLimits limits;
-  if (!options.config.empty()) {
-    const auto model = models::deepseek_v41::parse_model_config(options.config, {.allow_vision_only = true});
-    if (!model.vision) throw ConfigError("{}: it has no vision_config, so the model takes no pictures", options.config);
-    limits = {model.vision->patch_size, model.vision->downsample_ratio, model.vision->min_pixels, model.vision->max_image_tokens,
-              model.vision->max_wh_ratio};
-  }
-  limits.patch_size = options.patch_size.value_or(limits.patch_size);
-  limits.downsample = options.downsample.value_or(limits.downsample);
-  limits.min_pixels = options.min_pixels.value_or(limits.min_pixels);
-  limits.max_image_tokens = options.max_image_tokens.value_or(limits.max_image_tokens);
-  if (options.max_wh_ratio) limits.max_wh_ratio = options.max_wh_ratio;
-  return limits;
-}
 
 std::string read_picture(const std::string& path) {
   try {
@@ -97,13 +79,7 @@ int inspect_image(const std::vector<std::string>& arguments) {
   Options options;
   CLI::App app("Shows how a picture is decoded, resized and cut into patches and tokens", "hyperparallel inspect image");
   app.add_option("FILE", options.file, "the picture")->required();
-  app.add_option("--config", options.config,
-                 "a model's config.json, whose vision_config sets the limits (default: released limits)");
-  app.add_option("--patch-size", options.patch_size, "pixels a side of one patch");
-  app.add_option("--downsample", options.downsample, "patches a side of one image token");
-  app.add_option("--min-pixels", options.min_pixels, "smaller pictures are enlarged to about this area");
-  app.add_option("--max-image-tokens", options.max_image_tokens, "most tokens of a picture");
-  app.add_option("--max-wh-ratio", options.max_wh_ratio, "wider pictures are squeezed to this width / height");
+  add_image_arguments(app, options.limits);
   app.add_option("--exif", options.exif, "apply or ignore the EXIF orientation")
       ->check(CLI::IsMember({"apply", "ignore"}))
       ->capture_default_str();
@@ -111,7 +87,7 @@ int inspect_image(const std::vector<std::string>& arguments) {
   app.add_option("--canvas", options.canvas, "write what the vision encoder sees to this PNG file");
   if (!parse_arguments(app, arguments)) return static_cast<int>(ExitCode::kFinished);
 
-  const data::ImageLimits limits = image_limits(options);
+  const data::ImageLimits limits = image_settings(options.limits).limits;
   const auto orientation = options.exif == "apply" ? data::ExifOrientation::kApply : data::ExifOrientation::kIgnore;
   const std::string content = read_picture(options.file);
   const std::span bytes(reinterpret_cast<const uint8_t*>(content.data()), content.size());

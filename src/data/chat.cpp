@@ -139,6 +139,7 @@ class ChatRenderer {
   ChatRenderer(const Conversation& conversation, const ChatOptions& options, const ToolText& tool_text, std::string_view where)
       : thinking_(conversation.thinking.value_or(options.thinking)),
         effort_(conversation.reasoning_effort.value_or(options.reasoning_effort)),
+        image_token_(options.image_token),
         tool_text_(tool_text),
         where_(where),
         turns_(fold_turns(conversation.messages)) {
@@ -203,7 +204,7 @@ class ChatRenderer {
 
   void render_block(const ContentBlock& block) {
     if (block.is_image) {
-      writer_.marker(kImagePlaceholder);
+      writer_.marker(image_token_);
       chat_.image_urls.push_back(block.text);
     } else {
       writer_.text(block.text);
@@ -283,6 +284,7 @@ class ChatRenderer {
 
   bool thinking_, drop_thinking_ = true;
   int effort_;
+  const std::string& image_token_;
   const ToolText& tool_text_;
   std::string_view where_;
   std::vector<Turn> turns_;

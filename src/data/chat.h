@@ -15,8 +15,9 @@ namespace hyperparallel::data {
 // What a conversation that does not say it for itself is rendered with.
 struct ChatOptions {
   bool thinking = false;
-  bool drop_thinking = true;  // leave out the reasoning of turns before the last user turn
-  int reasoning_effort = 75;  // 1..100, rendered with thinking on
+  bool drop_thinking = true;                   // leave out the reasoning of turns before the last user turn
+  int reasoning_effort = 75;                   // 1..100, rendered with thinking on
+  std::string image_token{kImagePlaceholder};  // stands for a picture; some tokenizer files spell it in another way
 };
 
 // The fixed texts around tool schemas and response formats. They are not part of this program: the user names a JSON file with
@@ -41,7 +42,7 @@ struct RenderedChat {
     PromptBorder begin, end;  // reasoning, content, calls and the end-of-turn token
     std::optional<bool> train;
   };
-  std::string text;                     // one kImagePlaceholder for each picture
+  std::string text;                     // one ChatOptions::image_token for each picture
   std::vector<std::string> image_urls;  // in the order of their placeholders
   std::vector<Turn> turns;              // assistant turns
   bool ends_with_assistant = false;

@@ -19,6 +19,12 @@ SampleEncoder::SampleEncoder(const Tokenizer& tokenizer, SampleOptions options)
   }
   pad_id_ = tokenizer.required_id("<｜▁pad▁｜>");
   image_token_id_ = options_.image_token_id ? options_.image_token_id : tokenizer.token_to_id(kImagePlaceholder);
+  if (image_token_id_) {
+    if (*image_token_id_ < 0 || *image_token_id_ >= tokenizer.size() || !tokenizer.is_added(*image_token_id_)) {
+      throw DataError("{}: the image token id {} is none of its added tokens", tokenizer.path(), *image_token_id_);
+    }
+    options_.chat.image_token = tokenizer.stored_string(*image_token_id_);
+  }
 }
 
 RenderedChat SampleEncoder::render(const Conversation& conversation, std::string_view where) const {
@@ -60,7 +66,7 @@ Sample SampleEncoder::assemble(const RenderedChat& chat, const EncodedChat& enco
   const auto placeholders = static_cast<size_t>(std::ranges::count_if(encoded.ids, is_image));
   if (placeholders != images.size()) {
     throw DataError("{}: {} image tokens for {} pictures; the tokenizer {} needs {} as one token, and no text may spell it",
-                    where, placeholders, images.size(), tokenizer_.path(), kImagePlaceholder);
+                    where, placeholders, images.size(), tokenizer_.path(), options_.chat.image_token);
   }
 
   Sample sample;

@@ -31,7 +31,7 @@ struct SampleOptions {
   BadInput bad_image = BadInput::kError;
   ImageLimits image_limits;
   ExifOrientation exif = ExifOrientation::kApply;
-  std::optional<int64_t> image_token_id;  // default: the tokenizer's id of kImagePlaceholder
+  std::optional<int64_t> image_token_id;  // default: the tokenizer's id of kImagePlaceholder; sets chat.image_token
 };
 
 struct SampleImage {
@@ -62,7 +62,8 @@ class ImageError : public DataError {
 // Turns lines into samples. Const calls may come from several threads at once.
 class SampleEncoder {
  public:
-  // `tokenizer` must outlive the encoder. Throws DataError where the tokenizer lacks a token of the chat format.
+  // `tokenizer` must outlive the encoder. Throws DataError where the tokenizer lacks a token of the chat format, or where
+  // image_token_id is none of its added tokens.
   SampleEncoder(const Tokenizer& tokenizer, SampleOptions options);
 
   // The sample of one line of `file`; relative picture paths count from the file's folder. Throws DataError, which begins with

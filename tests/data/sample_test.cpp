@@ -101,6 +101,20 @@ TEST(Sample, PicturesTakeTheirSpanAndAreNeverTrainedOn) {
   EXPECT_EQ(supervised_text(sample), "a\n\n\n\nb<｜end▁of▁sentence｜>");
 }
 
+TEST(Sample, TheImageTokenMayHaveAnotherIdAndSpelling) {
+  // As in files that spell the image token in another way: any added token serves.
+  SampleOptions other = options();
+  other.image_token_id = tiny_tokenizer().required_id("<｜title｜>");
+  const std::string line = line_of("x", 1, golden_picture("easyvqa-test-0.png"));
+  const Sample sample = encode(line, other);
+  ASSERT_EQ(sample.images.size(), 1u);
+  EXPECT_EQ(sample.images[0].start, encode(line).images[0].start);
+  EXPECT_EQ(sample.input_ids[sample.images[0].start], *other.image_token_id);
+  EXPECT_THAT(data_error([&] { encode(line_of("<｜title｜>", 1), other); }), HasSubstr("1 image tokens for 0 pictures"));
+  other.image_token_id = 100;
+  EXPECT_THAT(data_error([&] { encode(line, other); }), HasSubstr("the image token id 100"));
+}
+
 TEST(Sample, TextThatLooksLikeADataUriStaysText) {
   const Sample sample = encode(line_of("data:image/png;base64,YWJj", 1));
   EXPECT_TRUE(sample.images.empty());
