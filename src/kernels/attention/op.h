@@ -2,7 +2,7 @@
 //
 //   keys(t) = window_kv[max(t - window + 1, start[t]) .. t]  and  compressed_kv[g] for g in topk[t], g >= 0
 //   p       = softmax over {keys, sink} of (q[t, h] . key * d^-0.5 ; sink[h])            FP32; the sink has no value
-//   out[t, h] = sum over keys of p * key                                                 products in q's type
+//   out[t, h] = sum over keys of p * key                     products, and the scaled logits, round to q's type
 //
 // Works in chunks of queries, forward and backward: nothing of size tokens x tokens is ever formed. Backward forms each chunk again.
 #pragma once

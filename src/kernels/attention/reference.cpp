@@ -52,11 +52,11 @@ Chunk cut_chunk(const at::Tensor& q, const at::Tensor& window_kv, const at::Tens
 at::Tensor attend(const Chunk& chunk, const at::Tensor& q, const at::Tensor& window, const at::Tensor& selected, const at::Tensor& sink) {
   const int64_t rows = q.size(0), heads = q.size(1), d = q.size(2);
   const double scale = std::pow(static_cast<double>(d), -0.5), minus_infinity = -std::numeric_limits<double>::infinity();
-  at::Tensor near = to_math(at::matmul(q.reshape({rows * heads, d}), window.t())).view({rows, heads, -1}) * scale;
+  at::Tensor near = to_math(at::matmul(q.reshape({rows * heads, d}), window.t()) * scale).view({rows, heads, -1});
   near = near.masked_fill(chunk.blocked.unsqueeze(1), minus_infinity);
   std::vector<at::Tensor> logits{near};
   if (selected.defined()) {
-    const at::Tensor far = to_math(at::bmm(q, selected.transpose(1, 2))) * scale;  // [rows, heads, k]
+    const at::Tensor far = to_math(at::bmm(q, selected.transpose(1, 2)) * scale);  // [rows, heads, k]
     logits.push_back(far.masked_fill(chunk.empty.unsqueeze(1), minus_infinity));
   }
   logits.push_back(sink.view({1, heads, 1}).expand({rows, heads, 1}));
