@@ -1,5 +1,6 @@
 #include "commands.h"
 
+#include "docs.h"
 #include "inspect.h"
 #include "prepare.h"
 #include "render.h"
@@ -17,6 +18,7 @@ const std::vector<Command>& commands() {
       {"render", "turn conversations into the prompt, its token ids and labels", render},
       {"tokenize", "turn text into token ids", tokenize},
       {"report", "make the HTML report of a training run again", report},
+      {"docs", "print a generated documentation page", docs},
   };
   return all;
 }

@@ -47,6 +47,11 @@ std::string nearest_word(std::string_view word, const std::vector<std::string>& 
       best_distance = distance;
     }
   }
+  if (!best.empty()) return best;
+  for (const std::string& candidate : known) {
+    const bool begins = candidate.starts_with(word) || word.starts_with(candidate);
+    if (begins && candidate.size() > best.size()) best = candidate;
+  }
   return best;
 }
 
@@ -191,9 +196,9 @@ Node read_yaml_file(const std::string& path, Problems& problems, const std::stri
 }
 
 std::string Range::describe() const {
-  if (std::isfinite(min) && std::isfinite(max)) return fmt::format("{} {} to {}", above ? "above" : "from", min, max);
-  if (std::isfinite(min)) return fmt::format("{} {}", above ? "above" : "at least", min);
-  if (std::isfinite(max)) return fmt::format("at most {}", max);
+  if (std::isfinite(min) && std::isfinite(max)) return fmt::format("{} {:g} to {:g}", above ? "above" : "from", min, max);
+  if (std::isfinite(min)) return fmt::format("{} {:g}", above ? "above" : "at least", min);
+  if (std::isfinite(max)) return fmt::format("at most {:g}", max);
   return "";
 }
 
@@ -328,14 +333,16 @@ void MapReader::complain(const std::string& name, const std::string& message) {
   }
 }
 
-void MapReader::finish(Unknown policy, const std::vector<std::string>& also_known) {
+void MapReader::finish(Unknown policy, const std::vector<std::string>& also_known,
+                       const std::function<std::string(const std::string&)>& elsewhere) {
   std::vector<std::string> candidates = known_;
   candidates.insert(candidates.end(), also_known.begin(), also_known.end());
   for (const auto& [name, entry] : node_.entries) {
     if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
-    std::string nearest = nearest_word(name, candidates);
-    std::string hint = nearest.empty() ? "" : fmt::format("; the nearest known key is {}", nearest);
-    std::string message = fmt::format("{}: unknown key {}{}", entry.where(), entry.key, hint);
+    std::string hint = elsewhere ? elsewhere(entry.key) : "";
+    const std::string nearest = nearest_word(name, candidates);
+    if (hint.empty() && !nearest.empty()) hint = fmt::format("the nearest known key is {}", nearest);
+    const std::string message = fmt::format("{}: unknown key {}{}{}", entry.where(), entry.key, hint.empty() ? "" : "; ", hint);
     policy == Unknown::kError ? problems_.error(message) : problems_.warn(message + ", ignored");
   }
 }

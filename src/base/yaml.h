@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -36,7 +37,8 @@ class Problems {
   std::vector<std::string> errors_, warnings_;
 };
 
-// The known word nearest to `word` by edit distance (a swap of neighbours counts once); empty when none is near.
+// The known word nearest to `word` by edit distance (a swap of neighbours counts once), or one that it begins with or is the
+// beginning of; empty when none is near.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& known);
 
 namespace yaml {
@@ -103,8 +105,11 @@ class MapReader {
   void complain(const std::string& name, const std::string& message);
 
   enum class Unknown { kError, kWarning };
-  // Reports the keys that were never asked for, each with the nearest known one (of `also_known` too).
-  void finish(Unknown policy = Unknown::kError, const std::vector<std::string>& also_known = {});
+  // Reports the keys that were never asked for, each with the nearest known one (of `also_known` too). Where `elsewhere` finds
+  // something to say about a dotted key, for example the section that it belongs to, that is said instead.
+  void finish(Unknown policy = Unknown::kError, const std::vector<std::string>& also_known = {},
+              const std::function<std::string(const std::string&)>& elsewhere = {});
+  const std::vector<std::string>& known() const { return known_; }
   const Node& node() const { return node_; }
   Problems& problems() { return problems_; }
 

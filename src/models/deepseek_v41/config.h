@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -145,6 +146,8 @@ struct ParseOptions {
   bool allow_vision_only = false;
   // Keys that the caller read from the same map itself: not reported as unknown.
   std::vector<std::string> own_keys = {};
+  // What to say about an unknown dotted key, see yaml::MapReader::finish.
+  std::function<std::string(const std::string&)> elsewhere = {};
 };
 
 // Reads a config.json. Throws one ConfigError that lists every mistake with file, line and key. Keys that are not ours are warned
@@ -159,6 +162,13 @@ ModelConfig parse_model_config(const yaml::Node& node, Problems& problems, yaml:
 
 // The composite config.json with the released key names; parsing it gives an equal config (switches aside, which are not in it).
 nlohmann::ordered_json to_hf_json(const ModelConfig& config);
+
+// One key of config.json in words.
+struct KeyDescription {
+  std::string part;  // root, text_config or vision_config
+  std::string key, accepts, default_value;
+};
+std::vector<KeyDescription> describe_keys();
 
 // The prime sizes of the Engram hash, [engram layer][n-gram order major, head minor]; facts.md 7. Their sum is the least number
 // of rows of the layer's table.

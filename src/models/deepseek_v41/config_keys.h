@@ -14,7 +14,7 @@ constexpr yaml::Range kFrom0{.min = 0};
 constexpr yaml::Range kDegree{.min = 1, .max = 1024};  // small counts that size a list per layer
 
 template <class Visitor, class Text>
-void visit_text(Visitor& visit, Text& c) {
+void visit_text(Visitor& visit, Text&& c) {
   visit.required("vocab_size", c.vocab_size, kPositive);
   visit.required("hidden_size", c.hidden_size, kPositive);
   visit.required("moe_intermediate_size", c.moe_intermediate_size, kPositive);
@@ -66,7 +66,7 @@ void visit_text(Visitor& visit, Text& c) {
 
 // Keys that a composite file may carry at its root, in `text_config`, or in both.
 template <class Visitor, class Text>
-void visit_shared(Visitor& visit, Text& c) {
+void visit_shared(Visitor& visit, Text&& c) {
   visit.optional("tie_word_embeddings", c.tie_word_embeddings);
   visit.optional("bos_token_id", c.bos_token_id, kNotNegative);
   visit.optional("eos_token_id", c.eos_token_id, kNotNegative);
@@ -74,7 +74,7 @@ void visit_shared(Visitor& visit, Text& c) {
 }
 
 template <class Visitor, class Vision>
-void visit_vision(Visitor& visit, Vision& c) {
+void visit_vision(Visitor& visit, Vision&& c) {
   visit.required("num_hidden_layers", c.num_hidden_layers, kPositive);
   visit.required("hidden_size", c.hidden_size, kPositive);
   visit.required("num_attention_heads", c.num_attention_heads, kPositive);

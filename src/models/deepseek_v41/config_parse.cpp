@@ -167,7 +167,7 @@ class ConfigReader {
     } else {
       read_text(root_, false);
     }
-    root_.finish(unknown_, own_and_text_keys(composite));
+    root_.finish(unknown_, own_and_text_keys(composite), options_.elsewhere);
     return config_;
   }
 

@@ -1,0 +1,280 @@
+// The typed configuration of a run: sections of a YAML file, dotted overrides of the command line, checked before anything heavy.
+//
+// Every key is one member here, with its default, and one line in config_keys.h, with range, unit and help. From those come
+// parsing,
+// `--print-config`, `--help SECTION` and docs/configuration.md. Command line wins over file, file over default. Relative paths in
+// a file start at the file's folder, on the command line at the current folder; a loaded Config holds absolute paths.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/sample.h"
+#include "models/deepseek_v41/config.h"
+#include "optim/schedule.h"
+
+namespace hyperparallel::train {
+
+using Path = std::filesystem::path;
+
+// Choices of one key; `choices` gives the names, in the order of the enum.
+using Exif = data::ExifOrientation;
+constexpr auto choices(Exif) {
+  return std::array{"apply", "ignore"};
+}
+using data::Supervise;
+constexpr auto choices(Supervise) {
+  return std::array{"last", "all"};
+}
+using data::OverLong;
+constexpr auto choices(OverLong) {
+  return std::array{"drop", "truncate", "error"};
+}
+using data::BadInput;
+constexpr auto choices(BadInput) {
+  return std::array{"skip", "error"};
+}
+using optim::ScheduleKind;
+constexpr auto choices(ScheduleKind) {
+  return std::array{"constant", "linear_floor", "linear_to_min", "cosine", "wsd_cosine", "wsd_linear"};
+}
+using optim::WarmupFrom;
+constexpr auto choices(WarmupFrom) {
+  return std::array{"start", "one"};
+}
+enum class CpShard { kContiguous, kBalanced };
+constexpr auto choices(CpShard) {
+  return std::array{"contiguous", "balanced"};
+}
+enum class Kernel { kReference, kFused };
+constexpr auto choices(Kernel) {
+  return std::array{"reference", "fused"};
+}
+enum class RecomputeMode { kNone, kFull, kSelective };
+constexpr auto choices(RecomputeMode) {
+  return std::array{"none", "full", "selective"};
+}
+enum class OptimizerName { kAdamW, kMuon, kSinkhorn, kSparseAdam };
+constexpr auto choices(OptimizerName) {
+  return std::array{"adamw", "muon", "sinkhorn", "sparse_adam"};
+}
+enum class Dtype { kFloat32, kBFloat16 };
+constexpr auto choices(Dtype) {
+  return std::array{"float32", "bfloat16"};
+}
+enum class IndexerTeacher { kCompressed, kWindow };
+constexpr auto choices(IndexerTeacher) {
+  return std::array{"compressed", "window"};
+}
+enum class NonFinite { kError, kSkip };
+constexpr auto choices(NonFinite) {
+  return std::array{"error", "skip"};
+}
+
+struct ModelSection {
+  Path config;   // as given; the keys that were read from it are in `architecture`
+  Path weights;  // empty: random start
+  models::deepseek_v41::ModelConfig
+      architecture;  // with the switches cache_quantisation, candidates, engram_storage, initialisation
+};
+
+struct DataSource {
+  Path path;
+  double weight = 1.0;
+};
+
+struct ImageSection {
+  Exif exif = Exif::kApply;
+};
+
+struct DataSection {
+  Path tokenizer;
+  std::vector<DataSource> train, validation, test;
+  int64_t seq_len = 1024;
+  ImageSection image;
+  Supervise supervise = Supervise::kLast;
+  OverLong over_long = OverLong::kDrop;
+  BadInput bad_line = BadInput::kError;
+  BadInput bad_image = BadInput::kError;
+  bool packing = true;
+  bool shuffle = true;
+  int64_t workers = 1;
+  Path tool_text;
+  bool thinking = false;
+  bool drop_thinking = true;
+  bool allow_http = false;
+};
+
+struct PlanOverride {
+  std::string match, role;
+};
+
+struct ParallelSection {
+  int64_t fsdp_replicate = 1;
+  int64_t fsdp_shard = -1;
+  int64_t tp = 1;
+  bool sequence_parallel = false;
+  int64_t cp = 1;
+  CpShard cp_shard = CpShard::kContiguous;
+  int64_t ep = 1;
+  int64_t pp = 1;
+  int64_t vision_ulysses = 1;
+  std::vector<PlanOverride> plan_overrides;
+};
+
+struct KernelsSection {
+  Kernel attention = Kernel::kReference;
+  Kernel indexer = Kernel::kReference;
+  Kernel moe = Kernel::kReference;
+  Kernel mhc = Kernel::kReference;
+  Kernel engram = Kernel::kReference;
+  Kernel cross_entropy = Kernel::kReference;
+  Kernel linear = Kernel::kReference;
+  int64_t attention_chunk = 0;
+  int64_t index_chunk = 0;
+  int64_t cross_entropy_chunk = 0;
+};
+
+struct RecomputeSection {
+  RecomputeMode mode = RecomputeMode::kNone;
+  int64_t every = 1;
+  std::vector<std::string> keep;
+};
+
+struct OptimizerGroup {
+  std::string match;
+  std::optional<double> lr_scale;
+  std::optional<double> weight_decay;
+};
+
+// The learning rate of each step; the forms of tests/golden/optim/schedules.json.
+struct ScheduleSection {
+  ScheduleKind kind = ScheduleKind::kConstant;
+  int64_t warmup_steps = 0;
+  WarmupFrom warmup_counts_from = WarmupFrom::kOne;
+  double start_lr = 0.0;
+  double min_lr = 0.0;
+  int64_t total_steps = 0;  // 0: train.steps
+  double decay_ratio = 1.0;
+  int64_t stable_until = 0;
+  int64_t decay_until = 0;  // 0: total_steps
+};
+
+struct OptimizerSection {
+  OptimizerName name = OptimizerName::kAdamW;
+  double lr = 3e-4;
+  std::vector<double> betas = {0.9, 0.95};
+  double eps = 1e-20;
+  double weight_decay = 0.1;
+  std::vector<OptimizerGroup> groups;
+  ScheduleSection schedule;
+  double max_norm = 1.0;
+  double router_bias_rate = 1e-3;
+};
+
+struct TrainSection {
+  int64_t steps = 1000;
+  Path output;
+  bool restart = false;
+  int64_t seed = 42;
+  int64_t local_batch_size = 1;
+  int64_t global_batch_size = 1;
+  Dtype dtype = Dtype::kFloat32;
+  double balance_coefficient = 1e-4;
+  double indexer_coefficient = 1e-3;
+  IndexerTeacher indexer_teacher = IndexerTeacher::kCompressed;
+  int64_t threads = 0;
+  bool deterministic = true;
+  double max_seconds = 0.0;
+  NonFinite non_finite = NonFinite::kError;
+  int64_t max_skips = 3;
+};
+
+struct ValidationSection {
+  int64_t interval = 0;
+  int64_t steps = 0;
+  int64_t generate_samples = 0;
+  int64_t max_new_tokens = 32;
+};
+
+struct CheckpointSection {
+  int64_t interval = 0;
+  int64_t keep_latest_k = 2;
+  bool async_mode = true;
+  int64_t load_step = -1;
+  bool fall_back = false;
+  bool export_hf = false;
+};
+
+struct LoggingSection {
+  int64_t interval = 1;
+  bool tensorboard = true;
+  int64_t samples = 4;
+};
+
+struct ProfileSection {
+  int64_t start = 0;
+  int64_t steps = 0;
+  bool memory = false;
+};
+
+struct DebugSection {
+  bool check_ledger = false;
+  int64_t dump_batches = 0;
+};
+
+struct Config {
+  ModelSection model;
+  DataSection data;
+  ParallelSection parallel;
+  KernelsSection kernels;
+  RecomputeSection recompute;
+  OptimizerSection optimizer;
+  TrainSection train;
+  ValidationSection validation;
+  CheckpointSection checkpoint;
+  LoggingSection logging;
+  ProfileSection profile;
+  DebugSection debug;
+
+  // The learning rates of the run, with total_steps and decay_until filled in.
+  optim::Schedule schedule() const;
+
+  std::map<std::string, std::string> sources;  // dotted key -> "tiny.yaml:3" or "command line", of what was given
+
+  // Equal values; where they came from does not matter.
+  bool operator==(const Config& other) const;
+};
+
+struct LoadOptions {
+  bool for_training = false;  // what a training run cannot do without must be there: tokenizer, data, output folder
+};
+
+// Reads `path` and applies `overrides` ("--train.steps=10", "--train.steps", "10", "--train.restart", "--data.no-shuffle"; a list
+// as [a,b] or by repeating the option). Throws one ConfigError that lists every mistake: unknown and duplicate keys, types,
+// ranges, rules between keys, what this version has not finished.
+Config load_config(const Path& path, const std::vector<std::string>& overrides = {}, const LoadOptions& options = {});
+
+// The whole configuration as YAML that loads to an equal Config. `with_sources` adds where each given value came from as
+// comments.
+std::string to_yaml(const Config& config, bool with_sources = false);
+
+// All keys of a section with type, default and meaning; without a name, the list of sections. Throws UsageError for an unknown
+// one.
+std::string help_text(const std::string& section = "");
+
+// The page docs/configuration.md.
+std::string configuration_page();
+
+// Splits the arguments of a command: CONFIG and overrides are loaded. `--help [SECTION]` and `--print-config` are served here, on
+// standard output: then nothing is returned and the command has finished. `usage` is the first line of the help, for example
+// "hyperparallel train CONFIG". Throws UsageError and ConfigError.
+std::optional<Config> config_from_arguments(const std::vector<std::string>& arguments, const std::string& usage,
+                                            const LoadOptions& options = {});
+
+}  // namespace hyperparallel::train

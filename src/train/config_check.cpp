@@ -1,0 +1,163 @@
+#include "train/config_check.h"
+
+#include <fmt/format.h>
+
+namespace hyperparallel::train {
+namespace {
+
+class Checker {
+ public:
+  Checker(const Config& config, const yaml::Node& root, Problems& problems) : c_(config), root_(root), problems_(problems) {}
+
+  void check_all() {
+    check_unfinished();
+    check_parallel();
+    check_batch();
+    check_schedule();
+    if (c_.optimizer.betas.size() != 2) {
+      complain("optimizer.betas", fmt::format("expected two numbers, found {}", c_.optimizer.betas.size()));
+    }
+    if (c_.recompute.mode == RecomputeMode::kSelective && c_.recompute.keep.empty()) {
+      complain("recompute.keep", "is required with recompute.mode selective");
+    }
+    if (c_.recompute.mode != RecomputeMode::kSelective && !c_.recompute.keep.empty()) {
+      complain("recompute.keep", "needs recompute.mode selective");
+    }
+  }
+
+  // What a training run cannot do without.
+  void check_training() {
+    require_file("data.tokenizer", c_.data.tokenizer);
+    if (c_.data.train.empty()) complain("data.train", "is required");
+    check_sources("data.train", c_.data.train);
+    check_sources("data.validation", c_.data.validation);
+    check_sources("data.test", c_.data.test);
+    if (c_.validation.interval > 0 && c_.data.validation.empty()) {
+      complain("validation.interval", fmt::format("{} needs data.validation", c_.validation.interval));
+    }
+    if (!c_.data.tool_text.empty()) require_file("data.tool_text", c_.data.tool_text);
+    if (c_.train.output.empty()) complain("train.output", "is required");
+    if (!c_.model.weights.empty() && !std::filesystem::is_directory(c_.model.weights)) {
+      complain("model.weights", fmt::format("{} is no folder", c_.model.weights.string()));
+    }
+  }
+
+ private:
+  // At the key's own place, or the nearest place above it.
+  void complain(const std::string& key, const std::string& message) {
+    const yaml::Node* node = &root_;
+    for (size_t begin = 0; begin <= key.size();) {
+      const size_t end = std::min(key.find('.', begin), key.size());
+      const yaml::Node* child = node->find(key.substr(begin, end - begin));
+      if (!child) break;
+      node = child;
+      begin = end + 1;
+    }
+    problems_.error(fmt::format("{}: {}: {}", node->where(), key, message));
+  }
+
+  void unfinished(const std::string& key, const std::string& value, const std::string& accepted) {
+    complain(key, fmt::format("{} is not finished in this version; accepted: {}", value, accepted));
+  }
+
+  void check_unfinished() {
+    const KernelsSection& k = c_.kernels;
+    const std::pair<const char*, Kernel> kernels[] = {
+        {"attention", k.attention},         {"indexer", k.indexer}, {"moe", k.moe}, {"mhc", k.mhc}, {"engram", k.engram},
+        {"cross_entropy", k.cross_entropy}, {"linear", k.linear}};
+    for (const auto& [name, kernel] : kernels) {
+      if (kernel != Kernel::kReference) unfinished(fmt::format("kernels.{}", name), "fused", "reference");
+    }
+    if (c_.optimizer.name != OptimizerName::kAdamW) {
+      unfinished("optimizer.name", choices(c_.optimizer.name)[static_cast<size_t>(c_.optimizer.name)], "adamw");
+    }
+    if (c_.data.allow_http) unfinished("data.allow_http", "true", "false");
+    const std::string& storage = c_.model.architecture.switches.engram_storage;
+    if (storage == "host" || storage == "mmap") {
+      unfinished("model.engram_storage", storage, "device");
+    } else if (storage != "device") {
+      complain("model.engram_storage", fmt::format("expected device, host or mmap, found {}", storage));
+    }
+  }
+
+  void check_parallel() {
+    const ParallelSection& p = c_.parallel;
+    const std::pair<const char*, int64_t> degrees[] = {{"fsdp_replicate", p.fsdp_replicate},
+                                                       {"fsdp_shard", p.fsdp_shard},
+                                                       {"tp", p.tp},
+                                                       {"cp", p.cp},
+                                                       {"ep", p.ep},
+                                                       {"pp", p.pp},
+                                                       {"vision_ulysses", p.vision_ulysses}};
+    for (const auto& [name, degree] : degrees) {
+      if (degree == 0) complain(fmt::format("parallel.{}", name), "expected 1 or -1, found 0");
+      if (degree > 1) unfinished(fmt::format("parallel.{}", name), fmt::format("degree {}", degree), "1");
+    }
+    if (p.sequence_parallel) unfinished("parallel.sequence_parallel", "true", "false");
+    if (p.cp_shard != CpShard::kContiguous) unfinished("parallel.cp_shard", "balanced", "contiguous");
+    if (!p.plan_overrides.empty()) unfinished("parallel.plan_overrides", "a list with entries", "[]");
+  }
+
+  void check_batch() {
+    const TrainSection& t = c_.train;
+    if (t.global_batch_size % t.local_batch_size != 0) {
+      complain("train.global_batch_size",
+               fmt::format("{} is not a multiple of train.local_batch_size {}", t.global_batch_size, t.local_batch_size));
+    }
+    const int64_t longest = c_.model.architecture.text.max_position_embeddings;
+    if (longest > 0 && c_.data.seq_len > longest) {
+      complain("data.seq_len", fmt::format("{} is more than the model's max_position_embeddings {}", c_.data.seq_len, longest));
+    }
+  }
+
+  void check_schedule() {
+    const optim::Schedule schedule = c_.schedule();
+    for (const std::string& finding : optim::check(schedule)) complain("optimizer.schedule", finding);
+    if (schedule.warmup_steps > schedule.total_steps || schedule.decay_until > schedule.total_steps) {
+      complain("optimizer.schedule",
+               fmt::format("warmup_steps {} and decay_until {} must not exceed the {} steps of the schedule",
+                           schedule.warmup_steps, schedule.decay_until, schedule.total_steps));
+    }
+  }
+
+  void require_file(const std::string& key, const Path& path) {
+    if (path.empty()) {
+      complain(key, "is required");
+    } else if (!std::filesystem::is_regular_file(path)) {
+      complain(key, fmt::format("{} is no file", path.string()));
+    }
+  }
+
+  void check_sources(const std::string& key, const std::vector<DataSource>& sources) {
+    for (const DataSource& source : sources) require_file(key, source.path);
+  }
+
+  const Config& c_;
+  const yaml::Node& root_;
+  Problems& problems_;
+};
+
+}  // namespace
+
+optim::Schedule Config::schedule() const {
+  const ScheduleSection& s = optimizer.schedule;
+  const auto total_steps = static_cast<double>(s.total_steps > 0 ? s.total_steps : train.steps);
+  return {.kind = s.kind,
+          .warmup_from = s.warmup_counts_from,
+          .total_steps = total_steps,
+          .warmup_steps = static_cast<double>(s.warmup_steps),
+          .base_lr = optimizer.lr,
+          .min_lr = s.min_lr,
+          .start_lr = s.start_lr,
+          .decay_ratio = s.decay_ratio,
+          .stable_until = static_cast<double>(s.stable_until),
+          .decay_until = s.decay_until > 0 ? static_cast<double>(s.decay_until) : total_steps};
+}
+
+void check_config(const Config& config, const yaml::Node& root, const LoadOptions& options, Problems& problems) {
+  Checker checker(config, root, problems);
+  checker.check_all();
+  if (options.for_training) checker.check_training();
+}
+
+}  // namespace hyperparallel::train

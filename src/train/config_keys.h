@@ -1,0 +1,249 @@
+// The table of all configuration keys: name, field, what is accepted, what it means.
+//
+// A group stands after the other keys of its section, so that help and documentation read well.
+//
+// A visitor is called as visit(name, field, accept, help) for a key and visit.section(name, field, help) for a group of keys.
+#pragma once
+
+#include <concepts>
+
+#include "base/yaml.h"
+#include "train/config.h"
+
+namespace hyperparallel::train {
+
+// C is T or const T: readers change the fields, printers do not.
+template <class C, class T>
+concept Is = std::same_as<std::remove_const_t<C>, T>;
+
+// What a key accepts beyond its type.
+struct Accept {
+  yaml::Range range = {};
+  const char* unit = "";
+};
+
+inline Accept at_least(double min, const char* unit = "") {
+  return {{.min = min}, unit};
+}
+inline Accept above(double min, const char* unit = "") {
+  return {{.min = min, .above = true}, unit};
+}
+inline Accept between(double min, double max, const char* unit = "") {
+  return {{.min = min, .max = max}, unit};
+}
+inline Accept any(const char* unit = "") {
+  return {{}, unit};
+}
+
+template <class V, Is<models::deepseek_v41::Initialisation> C>
+void visit_keys(V& visit, C& c) {
+  visit("std", c.std, at_least(0), "standard deviation of every normal start; 0 means the model's initializer_range");
+  visit("engram_std", c.engram_std, at_least(0), "standard deviation of the Engram tables; 0 means `std`");
+  visit("attention_sink", c.attention_sink, any(), "start of the attention sinks");
+  visit("hc_scale", c.hc_scale, any(), "start of hc_*_scale");
+  visit("hc_post_base", c.hc_post_base, any(), "start of the post part of hc_*_base; 0: an output enters its stream once");
+  visit("hc_comb_diagonal", c.hc_comb_diagonal, any(), "diagonal of the comb part of hc_*_base; large: streams start unmixed");
+}
+
+template <class V, Is<ModelSection> C>
+void visit_keys(V& visit, C& c) {
+  auto& switches = c.architecture.switches;
+  visit("config", c.config, any(), "config.json of the model; its keys may stand inline in this section instead");
+  visit("weights", c.weights, any(), "folder of a Hugging Face checkpoint to start from; nothing: random start");
+  visit("cache_quantisation", switches.cache_quantisation, any(),
+        "FP8 and FP4 fake quantisation of window KV, compressed KV and indexer");
+  visit("candidates", switches.candidates, any(),
+        "candidate pool: index sources after the candidate source search in its blocks alone");
+  visit("engram_storage", switches.engram_storage, any(), "where Engram tables live; in this version `device` alone");
+  visit.section("initialisation", switches.initialisation, "starting values that the published reports leave open");
+}
+
+template <class V, Is<DataSource> C>
+void visit_keys(V& visit, C& c) {
+  visit("path", c.path, any(), "a JSONL file");
+  visit("weight", c.weight, above(0), "share of the samples drawn from this file, relative to the others");
+}
+
+template <class V, Is<ImageSection> C>
+void visit_keys(V& visit, C& c) {
+  visit("exif", c.exif, any(), "whether a picture is turned as its EXIF orientation says");
+}
+
+template <class V, Is<DataSection> C>
+void visit_keys(V& visit, C& c) {
+  visit("tokenizer", c.tokenizer, any(), "tokenizer.json");
+  visit("train", c.train, any(), "training files: paths, or {path, weight}");
+  visit("validation", c.validation, any(), "validation files");
+  visit("test", c.test, any(), "test files, for `eval`");
+  visit("seq_len", c.seq_len, at_least(2, "tokens"), "length of one row");
+  visit("supervise", c.supervise, any(), "which assistant turns are trained on; a message's own `train` flag wins");
+  visit("over_long", c.over_long, any(), "what becomes of a sample longer than a row");
+  visit("bad_line", c.bad_line, any(), "what becomes of a line that cannot be read; skipped ones are counted and logged");
+  visit("bad_image", c.bad_image, any(), "what becomes of a sample with a picture that cannot be read");
+  visit("packing", c.packing, any(), "put several samples into one row; each remains a document of its own");
+  visit("shuffle", c.shuffle, any(), "another order in each epoch, drawn from train.seed");
+  visit("workers", c.workers, at_least(0, "threads"), "background threads that prepare rows; the order does not depend on it");
+  visit("tool_text", c.tool_text, any(), "file with the fixed texts around tool schemas and response formats");
+  visit("thinking", c.thinking, any(), "encode conversations in thinking mode unless a sample says otherwise");
+  visit("drop_thinking", c.drop_thinking, any(), "leave out the reasoning of earlier turns");
+  visit("allow_http", c.allow_http, any(), "fetch pictures by http; not finished, must be false");
+  visit.section("image", c.image, "pictures; their sizes follow from vision_config");
+}
+
+template <class V, Is<PlanOverride> C>
+void visit_keys(V& visit, C& c) {
+  visit("match", c.match, any(), "glob of parameter names");
+  visit("role", c.role, any(), "role to give them");
+}
+
+template <class V, Is<ParallelSection> C>
+void visit_keys(V& visit, C& c) {
+  const Accept degree = at_least(1, "ranks");
+  visit("fsdp_replicate", c.fsdp_replicate, degree, "HSDP replicas");
+  visit("fsdp_shard", c.fsdp_shard, at_least(-1, "ranks"), "FSDP shards; -1: the ranks that the other degrees leave");
+  visit("tp", c.tp, degree, "tensor parallel degree");
+  visit("sequence_parallel", c.sequence_parallel, any(), "shard the stream over tp between attention and MoE");
+  visit("cp", c.cp, degree, "context parallel degree");
+  visit("cp_shard", c.cp_shard, any(), "how a row is cut over cp");
+  visit("ep", c.ep, degree, "expert parallel degree");
+  visit("pp", c.pp, degree, "pipeline stages");
+  visit("vision_ulysses", c.vision_ulysses, degree, "ranks that share the attention of one picture");
+  visit("plan_overrides", c.plan_overrides, any(), "other roles for parameters: {match, role}");
+}
+
+template <class V, Is<KernelsSection> C>
+void visit_keys(V& visit, C& c) {
+  visit("attention", c.attention, any(), "CSA2 attention");
+  visit("indexer", c.indexer, any(), "index scores, top-k and candidates");
+  visit("moe", c.moe, any(), "router and experts");
+  visit("mhc", c.mhc, any(), "residual streams");
+  visit("engram", c.engram, any(), "Engram look-up and gate");
+  visit("cross_entropy", c.cross_entropy, any(), "vocabulary projection with its loss");
+  visit("linear", c.linear, any(), "other projections");
+  visit("attention_chunk", c.attention_chunk, at_least(0, "queries"), "queries per pass of the attention; 0: chosen by size");
+  visit("index_chunk", c.index_chunk, at_least(0, "queries"), "queries per pass of the indexer; 0: chosen by size");
+  visit("cross_entropy_chunk", c.cross_entropy_chunk, at_least(0, "tokens"), "tokens per pass of the loss; 0: chosen by size");
+}
+
+template <class V, Is<RecomputeSection> C>
+void visit_keys(V& visit, C& c) {
+  visit("mode", c.mode, any(), "keep all values for backward, recompute all, or recompute all but those of `keep`");
+  visit("every", c.every, at_least(1, "layers"), "layers between two kept boundaries");
+  visit("keep", c.keep, any(), "globs of value names that `selective` keeps");
+}
+
+template <class V, Is<OptimizerGroup> C>
+void visit_keys(V& visit, C& c) {
+  visit("match", c.match, any(), "glob of parameter names; later groups win");
+  visit("lr_scale", c.lr_scale, at_least(0), "factor of the learning rate");
+  visit("weight_decay", c.weight_decay, at_least(0), "instead of optimizer.weight_decay");
+}
+
+template <class V, Is<ScheduleSection> C>
+void visit_keys(V& visit, C& c) {
+  visit("kind", c.kind, any(),
+        "`linear_floor` falls towards 0 at total_steps and stops at min_lr, `linear_to_min` falls straight to min_lr, `cosine` "
+        "falls to "
+        "min_lr; `wsd_*` stay flat until stable_until and reach min_lr at decay_until");
+  visit("warmup_steps", c.warmup_steps, at_least(0, "steps"), "linear rise from start_lr");
+  visit("warmup_counts_from", c.warmup_counts_from, any(), "`one`: the first step already has a share; `start`: it has start_lr");
+  visit("start_lr", c.start_lr, at_least(0), "rate at the beginning of the warmup");
+  visit("min_lr", c.min_lr, at_least(0), "rate at the end of the decay");
+  visit("total_steps", c.total_steps, at_least(0, "steps"), "where linear and cosine decay end; 0: train.steps");
+  visit("decay_ratio", c.decay_ratio, Accept{{.min = 0, .max = 1, .above = true}},
+        "part of total_steps at which `cosine` reaches min_lr");
+  visit("stable_until", c.stable_until, at_least(0, "steps"), "`wsd_*`: last step of the flat part");
+  visit("decay_until", c.decay_until, at_least(0, "steps"), "`wsd_*`: step that reaches min_lr; 0: total_steps");
+}
+
+template <class V, Is<OptimizerSection> C>
+void visit_keys(V& visit, C& c) {
+  visit("name", c.name, any(), "update rule; in this version `adamw` alone");
+  visit("lr", c.lr, at_least(0), "base learning rate");
+  visit("betas", c.betas, Accept{{.min = 0, .max = 0.99999}}, "decay of the two moments");
+  visit("eps", c.eps, at_least(0), "added to the root of the second moment");
+  visit("weight_decay", c.weight_decay, at_least(0),
+        "decoupled decay of parameters with two or more dimensions; others have none");
+  visit("groups", c.groups, any(), "other settings for some parameters: {match, lr_scale, weight_decay}");
+  visit("max_norm", c.max_norm, at_least(0), "global gradient norm above which gradients are scaled down; 0: never");
+  visit("router_bias_rate", c.router_bias_rate, at_least(0), "change of a router bias per step");
+  visit.section("schedule", c.schedule, "learning rate over the steps");
+}
+
+template <class V, Is<TrainSection> C>
+void visit_keys(V& visit, C& c) {
+  visit("steps", c.steps, at_least(1, "steps"), "optimizer steps of the whole run");
+  visit("output", c.output, any(), "folder of the run; one that holds a checkpoint is continued");
+  visit("restart", c.restart, any(), "begin anew although the folder holds a checkpoint");
+  visit("seed", c.seed, at_least(0), "of initialisation and data order");
+  visit("local_batch_size", c.local_batch_size, at_least(1, "rows"), "rows of one micro-batch");
+  visit("global_batch_size", c.global_batch_size, at_least(1, "rows"),
+        "rows of one optimizer step over all ranks and micro-batches");
+  visit("dtype", c.dtype, any(), "of computation; masters, optimizer and sums are float32");
+  visit("balance_coefficient", c.balance_coefficient, at_least(0), "weight of the sequence balance loss");
+  visit("indexer_coefficient", c.indexer_coefficient, at_least(0),
+        "weight of the indexer's KL loss; 0 leaves the indexer untrained");
+  visit("indexer_teacher", c.indexer_teacher, any(),
+        "whose attention the indexer learns from: compressed groups alone, or with the window");
+  visit("threads", c.threads, at_least(0, "threads"), "compute threads of a rank; 0: all cores that the process may use");
+  visit("deterministic", c.deterministic, any(), "the same bits in every run of the same layout");
+  visit("max_seconds", c.max_seconds, at_least(0, "seconds"), "save and stop after this time; 0: no limit");
+  visit("non_finite", c.non_finite, any(), "what a loss or norm that is not finite does to the run");
+  visit("max_skips", c.max_skips, at_least(1, "steps"), "steps skipped in a row after which the run ends");
+}
+
+template <class V, Is<ValidationSection> C>
+void visit_keys(V& visit, C& c) {
+  visit("interval", c.interval, at_least(0, "steps"), "steps between validations; 0: none");
+  visit("steps", c.steps, at_least(0, "batches"), "global batches per validation; 0: the whole set");
+  visit("generate_samples", c.generate_samples, at_least(0, "samples"), "samples that are also answered by generation");
+  visit("max_new_tokens", c.max_new_tokens, at_least(1, "tokens"), "longest generated answer");
+}
+
+template <class V, Is<CheckpointSection> C>
+void visit_keys(V& visit, C& c) {
+  visit("interval", c.interval, at_least(0, "steps"), "steps between checkpoints; 0: at the end alone");
+  visit("keep_latest_k", c.keep_latest_k, at_least(0, "checkpoints"), "older ones are removed; 0: none is");
+  visit("async_mode", c.async_mode, any(), "write in the background");
+  visit("load_step", c.load_step, at_least(-1), "checkpoint to continue from; -1: the latest");
+  visit("fall_back", c.fall_back, any(), "continue from an older checkpoint when the latest is damaged");
+  visit("export_hf", c.export_hf, any(), "write a Hugging Face folder at the end");
+}
+
+template <class V, Is<LoggingSection> C>
+void visit_keys(V& visit, C& c) {
+  visit("interval", c.interval, at_least(1, "steps"), "steps between progress lines");
+  visit("tensorboard", c.tensorboard, any(), "write TensorBoard events beside metrics.jsonl");
+  visit("samples", c.samples, at_least(0, "samples"), "predictions shown in the report");
+}
+
+template <class V, Is<ProfileSection> C>
+void visit_keys(V& visit, C& c) {
+  visit("start", c.start, at_least(0), "first profiled step");
+  visit("steps", c.steps, at_least(0, "steps"), "profiled steps; 0: none");
+  visit("memory", c.memory, any(), "record the memory high-water mark of each segment");
+}
+
+template <class V, Is<DebugSection> C>
+void visit_keys(V& visit, C& c) {
+  visit("check_ledger", c.check_ledger, any(), "compare the ledger with live bytes after each step");
+  visit("dump_batches", c.dump_batches, at_least(0, "batches"), "micro-batches printed token by token, with what is trained on");
+}
+
+template <class V, Is<Config> C>
+void visit_keys(V& visit, C& c) {
+  visit.section("model", c.model, "the architecture and how it starts");
+  visit.section("data", c.data, "files, tokens, pictures, rows");
+  visit.section("parallel", c.parallel, "the layout over ranks; in this version every degree is 1");
+  visit.section("kernels", c.kernels, "which implementation computes an operation; in this version `reference` alone");
+  visit.section("recompute", c.recompute, "values recomputed in backward instead of kept");
+  visit.section("optimizer", c.optimizer, "how parameters change");
+  visit.section("train", c.train, "length, batch, numerics, output");
+  visit.section("validation", c.validation, "measures on held-out data during training");
+  visit.section("checkpoint", c.checkpoint, "saving and resuming");
+  visit.section("logging", c.logging, "what a run reports");
+  visit.section("profile", c.profile, "traces of a few steps");
+  visit.section("debug", c.debug, "slow checks");
+}
+
+}  // namespace hyperparallel::train
