@@ -2,12 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <openssl/evp.h>
-
-#include <array>
 
 #include "base/error.h"
 #include "data/sample.h"
+#include "support/sha256.h"
 #include "support/test_data.h"
 
 namespace hyperparallel::data {
@@ -22,15 +20,6 @@ const Tokenizer& tokenizer(const std::string& name) {
   static const Tokenizer v41 = Tokenizer::load(fetched("tokenizer-v41.json"));
   static const Tokenizer tiny = Tokenizer::load(golden("data/tiny-tokenizer/tokenizer.json"));
   return name == "v41" ? v41 : tiny;
-}
-
-std::string sha256(const std::string& text) {
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
-  unsigned size = 0;
-  EVP_Digest(text.data(), text.size(), digest.data(), &size, EVP_sha256(), nullptr);
-  std::string hex;
-  for (unsigned i = 0; i < size; ++i) hex += fmt::format("{:02x}", digest[i]);
-  return hex;
 }
 
 std::vector<OrderedJson> chat_lines() {
@@ -85,7 +74,7 @@ TEST_P(ChatGolden, PromptsIdsSpansAndLabelsAreThoseOfTheReference) {
     ++cases;
     const Conversation conversation = conversation_from_json(line, "chat.jsonl");
     const RenderedChat chat = encoder.render(conversation, "chat.jsonl");
-    EXPECT_EQ(sha256(chat.text), line["prompt_sha256"]);
+    EXPECT_EQ(testing::sha256(std::vector<char>(chat.text.begin(), chat.text.end())), line["prompt_sha256"]);
     const OrderedJson& expected = line[GetParam()];
     const EncodedChat encoded = encode_chat(chat, encoder.tokenizer());
     EXPECT_EQ(encoded.ids, expected["ids"].get<std::vector<int64_t>>());

@@ -7,9 +7,10 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "data/batch.h"
 #include "data/sample.h"
-#include "support/temporary_folder.h"
+#include "support/scratch.h"
 #include "support/test_data.h"
 
 namespace hyperparallel::data {
@@ -17,6 +18,12 @@ namespace hyperparallel::data {
 inline const Tokenizer& tiny_tokenizer() {
   static const Tokenizer tokenizer = Tokenizer::load(testing::golden("data/tiny-tokenizer/tokenizer.json"));
   return tokenizer;
+}
+
+// Writes a file in the folder and returns its path.
+inline std::string write(const Scratch& folder, const std::string& name, const std::string& bytes) {
+  file::write(folder / name, bytes);
+  return (folder / name).string();
 }
 
 // Pictures of at most 64 tokens; a 64 x 64 one has 8.

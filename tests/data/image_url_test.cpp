@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "support/temporary_folder.h"
+#include "data_fixtures.h"
 
 namespace hyperparallel::data {
 namespace {
@@ -17,24 +17,19 @@ std::string read(const std::string& url, const std::string& folder = "/nowhere")
 }
 
 std::string refusal(const std::string& url, const std::string& folder = "/nowhere") {
-  try {
-    read(url, folder);
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return data_error([&] { read(url, folder); });
 }
 
 TEST(ImageUrl, PathsCountFromTheFolderOfTheData) {
-  const testing::TemporaryFolder folder;
-  const std::string path = folder.write("a b.png", "bytes");
-  EXPECT_EQ(read("a b.png", folder.file("")), "bytes");
-  EXPECT_EQ(read("./a b.png", folder.file(".")), "bytes");
+  const Scratch folder;
+  const std::string path = write(folder, "a b.png", "bytes");
+  EXPECT_EQ(read("a b.png", (folder / "").string()), "bytes");
+  EXPECT_EQ(read("./a b.png", (folder / ".").string()), "bytes");
   EXPECT_EQ(read(path), "bytes") << "absolute";
-  EXPECT_EQ(read("file://" + folder.file("a%20b.png")), "bytes");
-  EXPECT_EQ(read("FILE://localhost" + folder.file("a%20b.png")), "bytes");
-  EXPECT_THAT(refusal("c.png", folder.file("")), HasSubstr("c.png cannot be read"));
-  EXPECT_THAT(refusal(".", folder.file("")), HasSubstr("is a folder"));
+  EXPECT_EQ(read("file://" + (folder / "a%20b.png").string()), "bytes");
+  EXPECT_EQ(read("FILE://localhost" + (folder / "a%20b.png").string()), "bytes");
+  EXPECT_THAT(refusal("c.png", (folder / "").string()), HasSubstr("c.png cannot be read"));
+  EXPECT_THAT(refusal(".", (folder / "").string()), HasSubstr("is a folder"));
   EXPECT_THAT(refusal("file://server/a.png"), HasSubstr("no absolute path of this machine"));
 }
 

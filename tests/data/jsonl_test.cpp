@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "support/temporary_folder.h"
+#include "data_fixtures.h"
 
 namespace hyperparallel::data {
 namespace {
@@ -14,8 +14,8 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 
 std::vector<std::pair<int64_t, std::string>> lines_of(const std::string& bytes) {
-  const testing::TemporaryFolder folder;
-  const JsonlFile file(folder.write("d.jsonl", bytes));
+  const Scratch folder;
+  const JsonlFile file(write(folder, "d.jsonl", bytes));
   EXPECT_EQ(file.bytes(), static_cast<int64_t>(bytes.size()));
   std::vector<std::pair<int64_t, std::string>> lines;
   for (int64_t i = 0; i < file.samples(); ++i) lines.emplace_back(file.line_number(i), file.read(i));
@@ -39,42 +39,26 @@ TEST(JsonlFile, LinesLongerThanTheReadBufferAreFoundWhole) {
 }
 
 TEST(JsonlFile, FilesWithoutSamplesAreRefusedByName) {
-  const testing::TemporaryFolder folder;
-  const auto refusal = [](const std::string& path) {
-    try {
-      JsonlFile file(path);
-    } catch (const DataError& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
-  };
-  EXPECT_THAT(refusal(folder.file("absent.jsonl")), HasSubstr("absent.jsonl: cannot be opened"));
-  EXPECT_THAT(refusal(folder.write("empty.jsonl", "")), HasSubstr("empty.jsonl: the file has no samples"));
-  EXPECT_THAT(refusal(folder.write("blank.jsonl", "\xEF\xBB\xBF\n \n")), HasSubstr("no samples"));
+  const Scratch folder;
+  const auto refusal = [](const std::string& path) { return data_error([&] { JsonlFile file(path); }); };
+  EXPECT_THAT(refusal((folder / "absent.jsonl").string()), HasSubstr("absent.jsonl: cannot be opened"));
+  EXPECT_THAT(refusal(write(folder, "empty.jsonl", "")), HasSubstr("empty.jsonl: the file has no samples"));
+  EXPECT_THAT(refusal(write(folder, "blank.jsonl", "\xEF\xBB\xBF\n \n")), HasSubstr("no samples"));
 }
 
 TEST(JsonlFile, TheHashTellsFilesOfOneSizeApart) {
-  const testing::TemporaryFolder folder;
-  const JsonlFile a(folder.write("a", "x1\n")), b(folder.write("b", "x2\n")), same(folder.write("c", "x1\n"));
+  const Scratch folder;
+  const JsonlFile a(write(folder, "a", "x1\n")), b(write(folder, "b", "x2\n")), same(write(folder, "c", "x1\n"));
   EXPECT_NE(a.hash(), b.hash());
   EXPECT_EQ(a.hash(), same.hash());
 }
 
 TEST(JsonlFile, AFileThatBecameShorterIsAnErrorWithItsLine) {
-  const testing::TemporaryFolder folder;
-  const JsonlFile file(folder.write("d.jsonl", "first\nsecond\n"));
-  folder.write("d.jsonl", "first\nse");
+  const Scratch folder;
+  const JsonlFile file(write(folder, "d.jsonl", "first\nsecond\n"));
+  std::filesystem::resize_file(folder / "d.jsonl", 8);
   EXPECT_EQ(file.read(0), "first");
-  EXPECT_THROW(
-      {
-        try {
-          file.read(1);
-        } catch (const DataError& error) {
-          EXPECT_THAT(error.what(), HasSubstr("d.jsonl:2"));
-          throw;
-        }
-      },
-      DataError);
+  EXPECT_THAT(data_error([&] { file.read(1); }), HasSubstr("d.jsonl:2"));
 }
 
 }  // namespace

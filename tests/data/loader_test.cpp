@@ -13,7 +13,6 @@ using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::TemporaryFolder;
 
 // A micro-batch as text: two are equal where these are.
 std::string text_of(const MicroBatch& batch) {
@@ -39,8 +38,8 @@ class LoaderTest : public ::testing::Test {
       a += line_of(fmt::format("a{}", i), i * 5 % 7, picture) + "\n";
     }
     for (int i = 0; i < 7; ++i) b += line_of(fmt::format("b{}", i), i) + "\n";
-    a_ = folder_.write("a.jsonl", a);
-    b_ = folder_.write("b.jsonl", b);
+    a_ = write(folder_, "a.jsonl", a);
+    b_ = write(folder_, "b.jsonl", b);
   }
 
   LoaderOptions options() const {
@@ -82,7 +81,7 @@ class LoaderTest : public ::testing::Test {
     return ids;
   }
 
-  TemporaryFolder folder_;
+  Scratch folder_;
   std::string a_, b_;
 };
 
@@ -269,14 +268,14 @@ TEST_F(LoaderTest, AChangedFileIsRefusedByName) {
   std::string bytes = testing::read_file(b_);
   std::string changed = bytes;
   changed[changed.find("b3")] = 'c';
-  folder_.write("b.jsonl", changed);
+  write(folder_, "b.jsonl", changed);
   EXPECT_THAT(data_error([&] { Loader(tiny_tokenizer(), options()).restore(state); }),
               AllOf(HasSubstr(b_), HasSubstr("has changed")));
-  folder_.write("b.jsonl", bytes + line_of("more", 1) + "\n");
+  write(folder_, "b.jsonl", bytes + line_of("more", 1) + "\n");
   EXPECT_THAT(data_error([&] { Loader(tiny_tokenizer(), options()).restore(state); }),
               AllOf(HasSubstr(b_), HasSubstr("has changed")));
 
-  const std::string moved = folder_.write("moved.jsonl", bytes);
+  const std::string moved = write(folder_, "moved.jsonl", bytes);
   LoaderOptions with = options();
   with.files[1].path = moved;
   EXPECT_EQ(data_error([&] { Loader(tiny_tokenizer(), with).restore(state); }), "accepted") << "a moved file is the same file";
@@ -308,7 +307,7 @@ TEST_F(LoaderTest, AnOverLongLineAmongShortOnesIsDroppedCountedAndTheRunGoesOn) 
   std::string bytes;
   for (int i = 0; i < 6; ++i) bytes += line_of("short", i == 3 ? 50'000 : 2) + "\n";
   LoaderOptions with = options();
-  with.files = {{folder_.write("long.jsonl", bytes)}};
+  with.files = {{write(folder_, "long.jsonl", bytes)}};
   with.repeat = with.shuffle = false;
   with.seq_len = 1024;
   EXPECT_THAT(samples(with), ElementsAre("long1", "long2", "long3", "long5", "long6"));
@@ -328,7 +327,7 @@ TEST_F(LoaderTest, AnOverLongLineAmongShortOnesIsDroppedCountedAndTheRunGoesOn) 
 TEST_F(LoaderTest, BadLinesAndPicturesAreCountedOrStopTheRunWhenTheirTurnComes) {
   const std::string bytes = line_of("one", 1) + "\n{\n" + line_of("two", 1, "absent.png") + "\n" + line_of("three", 1) + "\n";
   LoaderOptions with = options();
-  with.files = {{folder_.write("bad.jsonl", bytes)}};
+  with.files = {{write(folder_, "bad.jsonl", bytes)}};
   with.repeat = with.shuffle = with.packing = false;
   with.rows = 1;
   with.sample.bad_line = with.sample.bad_image = BadInput::kSkip;
