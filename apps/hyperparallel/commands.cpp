@@ -1,5 +1,6 @@
 #include "commands.h"
 
+#include "convert.h"
 #include "docs.h"
 #include "inspect.h"
 #include "prepare.h"
@@ -14,6 +15,7 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
       {"prepare", "write a known data set as messages JSONL", prepare},
       {"inspect", "show what a picture, data, a checkpoint or a model becomes", inspect},
+      {"convert", "import a Hugging Face folder, or export one", convert},
       {"verify", "compare the model with a fixture", verify},
       {"render", "turn conversations into the prompt, its token ids and labels", render},
       {"tokenize", "turn text into token ids", tokenize},

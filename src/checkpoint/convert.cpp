@@ -1,0 +1,71 @@
+#include "checkpoint/convert.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace hyperparallel::checkpoint {
+namespace {
+
+bool is_parameter(const std::string& name) {
+  return name.find('/') == std::string::npos;
+}
+
+// The configuration with the dtype that the exported weights have.
+std::string config_with_dtype(const std::string& text, at::ScalarType type, const std::filesystem::path& path) {
+  auto config = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object()) throw CheckpointError("{}: is no JSON object", path.string());
+  config["dtype"] = type == at::kBFloat16 ? "bfloat16" : "float32";
+  return config.dump(2) + "\n";
+}
+
+TensorSpec exported(const std::string& name, const StoredTensor& tensor, at::ScalarType wanted) {
+  at::ScalarType type = scalar_type_of(tensor.dtype);
+  if (at::isFloatingType(type)) type = is_float32(name) ? at::kFloat : wanted;
+  return {name, type, tensor.shape};
+}
+
+}  // namespace
+
+std::map<std::string, std::string> read_companions(const std::filesystem::path& folder) {
+  std::map<std::string, std::string> companions;
+  for (const char* name : kHfCompanions) {
+    if (std::filesystem::exists(folder / name)) companions[name] = file::read(folder / name);
+  }
+  return companions;
+}
+
+void import_hf(const HfFolder& source, CheckpointStore& target) {
+  Save save;
+  for (const auto& [name, spec] : source.tensors()) {
+    if (name == "lm_head.weight" && source.tied()) continue;  // it is the embedding
+    save.pieces.push_back({name, spec.shape, std::vector<int64_t>(spec.shape.size(), 0), source.load(name)});
+  }
+  save.documents = read_companions(source.folder());
+  save.documents[kModelConfigDocument] = source.config();
+  target.save(save);
+}
+
+void export_checkpoint(const Checkpoint& source, const std::filesystem::path& folder, const ExportOptions& options) {
+  HP_CHECK(options.type == at::kBFloat16 || options.type == at::kFloat, "export as {}", at::toString(options.type));
+  if (!source.has_document(kModelConfigDocument))
+    throw CheckpointError("{}: holds no {}, so it cannot be exported", source.folder().string(), kModelConfigDocument);
+  HfExport request;
+  for (const auto& [name, tensor] : source.tensors()) {
+    if (is_parameter(name)) request.tensors.push_back(exported(name, tensor, options.type));
+  }
+  request.load = [&](const std::string& name, const auto& offset, const auto& size) {
+    return source.load_box(name, offset, size);
+  };
+  request.config = config_with_dtype(source.document(kModelConfigDocument), options.type, source.folder() / kModelConfigDocument);
+  request.companions = options.companions;
+  for (const char* name : kHfCompanions) {
+    if (source.has_document(name)) request.companions.emplace(name, source.document(name));
+  }
+  request.spelling = options.spelling;
+  request.max_shard_bytes = options.max_shard_bytes;
+  export_hf(folder, request);
+}
+
+}  // namespace hyperparallel::checkpoint
