@@ -1,9 +1,10 @@
 # Finds libtorch and makes the target hp::torch.
 #
 # HYPERPARALLEL_TORCH names a folder that holds include/ and lib/: the `torch` folder of a Python wheel (CPU or CUDA build)
-# or an unpacked libtorch archive. Unset, the wheel in the project's .venv is taken. The libraries are imported directly:
+# or an unpacked libtorch archive. Its default is the environment variable of that
+# name; where that is unset too, the wheel in the project's .venv is taken. The libraries are imported directly:
 # libtorch's own CMake package asks for the CUDA toolkit whenever the wheel is a CUDA build, and we need only its CPU part.
-set(HYPERPARALLEL_TORCH "" CACHE PATH "Folder of libtorch: a wheel's torch folder or an unpacked libtorch archive")
+set(HYPERPARALLEL_TORCH "$ENV{HYPERPARALLEL_TORCH}" CACHE PATH "Folder of libtorch: a wheel's torch folder or an unpacked libtorch archive")
 if(HYPERPARALLEL_TORCH)
   set(torch_root ${HYPERPARALLEL_TORCH})
 else()
