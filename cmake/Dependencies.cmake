@@ -1,12 +1,13 @@
-# System packages. Nothing is vendored and nothing is downloaded at configure time.
-find_package(PkgConfig REQUIRED)
-find_package(Threads REQUIRED)
-find_package(yaml-cpp REQUIRED)
-find_package(nlohmann_json REQUIRED)
-find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
-find_package(CLI11 REQUIRED)
-find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+# System packages of the library. Nothing is vendored and nothing is downloaded at configure time. The CMake package ships this file.
+include_guard(GLOBAL)
+include(CMakeFindDependencyMacro)
+find_dependency(PkgConfig REQUIRED)
+find_dependency(Threads REQUIRED)
+find_dependency(yaml-cpp REQUIRED)
+find_dependency(nlohmann_json REQUIRED)
+find_dependency(fmt REQUIRED)
+find_dependency(spdlog REQUIRED)
+find_dependency(OpenSSL REQUIRED COMPONENTS Crypto)
 
 function(hp_pkg alias)
   pkg_check_modules(${alias} REQUIRED IMPORTED_TARGET GLOBAL ${ARGN})

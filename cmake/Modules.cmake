@@ -1,8 +1,16 @@
+# One precompiled header for everything that sees tensors.
+add_library(hp_torch_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/torch_pch.cpp)
+target_link_libraries(hp_torch_pch PRIVATE hp::torch)
+target_precompile_headers(hp_torch_pch PRIVATE
+  <ATen/ATen.h> <ATen/Parallel.h> <torch/csrc/autograd/custom_function.h> <torch/csrc/autograd/autograd.h>
+  <algorithm> <functional> <map> <memory> <optional> <span> <string> <unordered_map> <vector>)
+
 # hp_module(FOLDER [TORCH] [LINK targets...]): the library hp_<folder> of all sources under src/FOLDER.
 # With TORCH it sees libtorch and uses the shared precompiled header. A folder without sources yet becomes an empty interface.
 function(hp_module folder)
   cmake_parse_arguments(arg "TORCH" "" "LINK" ${ARGN})
   string(REPLACE "/" "_" name hp_${folder})
+  set_property(GLOBAL APPEND PROPERTY HP_MODULES ${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*.cpp)
   if(NOT sources)
     add_library(${name} INTERFACE)
@@ -10,6 +18,7 @@ function(hp_module folder)
     return()
   endif()
   add_library(${name} STATIC ${sources})
+  target_compile_features(${name} PUBLIC cxx_std_20)
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/hyperparallel>)
   target_link_libraries(${name} PUBLIC ${arg_LINK} Threads::Threads)
   if(arg_TORCH)

@@ -1,0 +1,22 @@
+# Installs a build into a fresh prefix, builds the consumer project against it and runs both programs.
+#   cmake -DBUILD=build/release -DSCRATCH=DIR -DCONSUMER=tests/install/consumer -P run.cmake
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT result EQUAL 0)
+    list(JOIN ARGN " " command)
+    message(NOTICE "${output}")
+    message(FATAL_ERROR "${command} ended with ${result}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+file(REMOVE_RECURSE ${SCRATCH})
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${SCRATCH}/prefix)
+run(${SCRATCH}/prefix/bin/hyperparallel --help)
+run(${CMAKE_COMMAND} -G Ninja -S ${CONSUMER} -B ${SCRATCH}/build -DCMAKE_PREFIX_PATH=${SCRATCH}/prefix)
+run(${CMAKE_COMMAND} --build ${SCRATCH}/build)
+run(${SCRATCH}/build/consumer)
+if(NOT output STREQUAL "sum 1.0, image tokens 8\n")
+  message(FATAL_ERROR "the consumer printed: ${output}")
+endif()
+file(REMOVE_RECURSE ${SCRATCH})
