@@ -7,12 +7,14 @@
 #include "render.h"
 #include "report.h"
 #include "tokenize.h"
+#include "train.h"
 #include "verify.h"
 
 namespace hyperparallel {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
+      {"train", "train a model from a configuration", train_model},
       {"prepare", "write a known data set as messages JSONL", prepare},
       {"inspect", "show what a picture, data, a checkpoint or a model becomes", inspect},
       {"convert", "import a Hugging Face folder, or export one", convert},

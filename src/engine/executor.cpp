@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/trace.h"
 #include "engine/memory.h"
 
 namespace hyperparallel::engine {
@@ -159,6 +160,7 @@ void Executor::run_action(const Action& action, const std::vector<std::vector<do
 
 void Executor::forward(const Action& action, bool is_recompute) {
   const Segment& segment = program_.segments[action.index];
+  trace::Scope scope(trace::enabled() ? (is_recompute ? "recompute " : "forward ") + segment.name : std::string(), "segment");
   const int64_t bytes_before = allocated_bytes();
   auto run = std::unique_ptr<SegmentRun>(new SegmentRun(*this, segment, action.micro_batch, action.keep_graph, is_recompute));
   std::vector<uint32_t> versions;
@@ -197,6 +199,7 @@ void Executor::backward(const Action& action) {
   auto node = graphs_.extract(key);
   HP_CHECK(!node.empty(), "segment {} has no graph to derive", program_.segments[action.index].name);
   SegmentRun& run = *node.mapped();
+  trace::Scope scope(trace::enabled() ? "backward " + run.segment_.name : std::string(), "segment");
 
   std::vector<at::Tensor> outputs, seeds;
   for (auto& [index, output] : run.outputs_) {

@@ -3,20 +3,26 @@
 #include <set>
 
 #include "base/error.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/hf_names.h"
 #include "models/deepseek_v41/engram_hash.h"
-#include "models/deepseek_v41/names.h"
 
 namespace hyperparallel::train {
 
 using models::deepseek_v41::ModelBatch;
 using models::deepseek_v41::ModelConfig;
 
+std::vector<checkpoint::NamedTensor> released_tensors(const engine::ParameterSpec& spec, const at::Tensor& tensor) {
+  if (!checkpoint::is_stacked(spec.name)) return {{spec.name, tensor}};
+  std::vector<checkpoint::NamedTensor> tensors;
+  for (int64_t expert = 0; expert < tensor.size(0); ++expert) tensors.emplace_back(checkpoint::expert_name(spec.name, expert), tensor[expert]);
+  return tensors;
+}
+
 void load_released_weights(engine::ParameterStore& parameters, const TensorMap& tensors, const std::string& origin) {
   std::set<std::string> used;
   for (const engine::ParameterSpec& spec : parameters.specs()) {
     at::Tensor& master = parameters.master(parameters.find(spec.name));
-    for (const auto& [name, slot] : models::deepseek_v41::released_tensors(spec, master)) {
+    for (const auto& [name, slot] : released_tensors(spec, master)) {
       auto it = tensors.find(name);
       if (it == tensors.end()) throw CheckpointError("{}: the weight {} is missing", origin, name);
       if (it->second.sizes() != slot.sizes()) {

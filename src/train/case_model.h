@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "checkpoint/safetensors.h"
 #include "engine/executor.h"
 #include "models/deepseek_v41/program.h"
 
@@ -22,6 +23,10 @@ struct CaseModel {
 // `compute`: FP32, FP64 or BF16; masters are FP64 for FP64 and FP32 otherwise. Throws CheckpointError for a weight that is missing,
 // unknown or of another shape.
 CaseModel load_case_model(const std::filesystem::path& folder, at::ScalarType compute, const models::deepseek_v41::ProgramOptions& options);
+
+// A parameter's tensors as files name them: stacked experts one by one, the rest as it is. Views of `tensor`, which has the shape
+// of the parameter (a master, a gradient).
+std::vector<checkpoint::NamedTensor> released_tensors(const engine::ParameterSpec& spec, const at::Tensor& tensor);
 
 // Copies tensors with released names into the masters. Throws CheckpointError as above; `engram.embed.scale` and `mtp.*` are ignored.
 void load_released_weights(engine::ParameterStore& parameters, const TensorMap& tensors, const std::string& origin);

@@ -67,10 +67,6 @@ enum class Dtype { kFloat32, kBFloat16 };
 constexpr auto choices(Dtype) {
   return std::array{"float32", "bfloat16"};
 }
-enum class IndexerTeacher { kCompressed, kWindow };
-constexpr auto choices(IndexerTeacher) {
-  return std::array{"compressed", "window"};
-}
 enum class NonFinite { kError, kSkip };
 constexpr auto choices(NonFinite) {
   return std::array{"error", "skip"};
@@ -185,9 +181,6 @@ struct TrainSection {
   int64_t local_batch_size = 1;
   int64_t global_batch_size = 1;
   Dtype dtype = Dtype::kFloat32;
-  double balance_coefficient = 1e-4;
-  double indexer_coefficient = 1e-3;
-  IndexerTeacher indexer_teacher = IndexerTeacher::kCompressed;
   int64_t threads = 0;
   bool deterministic = true;
   double max_seconds = 0.0;

@@ -180,11 +180,6 @@ void visit_keys(V& visit, C& c) {
   visit("global_batch_size", c.global_batch_size, at_least(1, "rows"),
         "rows of one optimizer step over all ranks and micro-batches");
   visit("dtype", c.dtype, any(), "of computation; masters, optimizer and sums are float32");
-  visit("balance_coefficient", c.balance_coefficient, at_least(0), "weight of the sequence balance loss");
-  visit("indexer_coefficient", c.indexer_coefficient, at_least(0),
-        "weight of the indexer's KL loss; 0 leaves the indexer untrained");
-  visit("indexer_teacher", c.indexer_teacher, any(),
-        "whose attention the indexer learns from: compressed groups alone, or with the window");
   visit("threads", c.threads, at_least(0, "threads"), "compute threads of a rank; 0: all cores that the process may use");
   visit("deterministic", c.deterministic, any(), "the same bits in every run of the same layout");
   visit("max_seconds", c.max_seconds, at_least(0, "seconds"), "save and stop after this time; 0: no limit");

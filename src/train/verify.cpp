@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
-#include "models/deepseek_v41/names.h"
 #include "train/case_model.h"
 
 namespace hyperparallel::train {
@@ -87,7 +86,7 @@ class CaseRun {
     for (const engine::ParameterSpec& spec : run_.parameters->specs()) {
       const at::Tensor& gradient = run_.parameters->gradient(run_.parameters->find(spec.name));
       if (!gradient.defined()) continue;
-      for (const auto& [name, tensor] : models::deepseek_v41::released_tensors(spec, gradient)) gradients_[name] = tensor;
+      for (const auto& [name, tensor] : released_tensors(spec, gradient)) gradients_[name] = tensor;
     }
     const auto& inputs = run_.executor->input_gradients();
     if (auto it = inputs.find(run_.model->inputs.patches.index); it != inputs.end()) gradients_["patches"] = it->second;

@@ -1,0 +1,51 @@
+// The model of a run: program, parameters and executor of a configuration, and the way from the loader's batches to its inputs.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/hf_folder.h"
+#include "data/batch.h"
+#include "data/loader.h"
+#include "data/tokenizer.h"
+#include "engine/executor.h"
+#include "models/deepseek_v41/batch.h"
+#include "models/deepseek_v41/program.h"
+#include "train/config.h"
+
+namespace hyperparallel::train {
+
+struct RunModel {
+  models::deepseek_v41::ModelProgram model;
+  std::unique_ptr<engine::ParameterStore> parameters;
+  std::unique_ptr<engine::Executor> executor;
+  std::optional<models::deepseek_v41::EngramHasher> hasher;  // where the model has Engram
+
+  at::ScalarType compute_type() const { return parameters->compute_type(); }
+  engine::ValueMap inputs(const data::MicroBatch& batch) const;
+  // Elements of all parameters, router biases included.
+  int64_t parameter_count() const;
+};
+
+// Builds the program and allocates the parameters (zeros). Throws ConfigError, naming both numbers, where tokenizer and model disagree.
+std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Tokenizer& tokenizer);
+
+// Sets libtorch's threads, determinism and allocator for this process, from `train.threads` and `train.deterministic`. Call first.
+void set_up_libtorch(const TrainSection& train);
+
+models::deepseek_v41::ProgramOptions program_options(const KernelsSection& kernels);
+engine::RecomputePolicy recompute_policy(const RecomputeSection& recompute);
+
+// The loader of one split. `repeat`: training; otherwise one pass in file order.
+data::LoaderOptions loader_options(const Config& config, const std::vector<DataSource>& files, bool repeat);
+data::SampleOptions sample_options(const Config& config);
+
+// Loads all parameters by name, from a checkpoint of ours or a Hugging Face folder. Throws CheckpointError for a missing tensor or
+// another shape.
+void load_parameters(engine::ParameterStore& parameters, const checkpoint::Checkpoint& checkpoint);
+void load_parameters(engine::ParameterStore& parameters, const checkpoint::HfFolder& folder);
+
+}  // namespace hyperparallel::train

@@ -1,0 +1,172 @@
+// The `train` command: callbacks around the loop, resuming, signals.
+#include <csignal>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/trace.h"
+#include "train/progress.h"
+#include "train/report.h"
+#include "train/tensorboard.h"
+#include "train/trace.h"
+#include "train/trainer.h"
+#include "train/training_state.h"
+
+namespace hyperparallel::train {
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+volatile std::sig_atomic_t received_signal = 0;
+
+// SIGTERM and SIGINT while it lives: the first asks for a stop, a second one ends the process at once.
+class SignalScope {
+ public:
+  SignalScope() {
+    received_signal = 0;
+    struct sigaction action = {};
+    action.sa_handler = [](int signal) { received_signal = signal; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    sigaction(SIGTERM, &action, &former_[0]);
+    sigaction(SIGINT, &action, &former_[1]);
+  }
+  ~SignalScope() {
+    sigaction(SIGTERM, &former_[0], nullptr);
+    sigaction(SIGINT, &former_[1], nullptr);
+  }
+
+ private:
+  struct sigaction former_[2];
+};
+
+class StopCallback : public TrainerCallback {
+ public:
+  void on_train_begin(Trainer&) override { begin_ = now(); }
+  void on_step_end(Trainer& trainer, StepMetrics&) override {
+    const double limit = trainer.config().train.max_seconds;
+    if (received_signal != 0) trainer.request_stop(fmt::format("signal {}", static_cast<int>(received_signal)));
+    if (limit > 0 && now() - begin_ >= limit) trainer.request_stop(fmt::format("train.max_seconds = {}", limit));
+  }
+
+ private:
+  double begin_ = 0;
+};
+
+class ValidationCallback : public TrainerCallback {
+ public:
+  void on_step_end(Trainer& trainer, StepMetrics& metrics) override {
+    const int64_t interval = trainer.config().validation.interval;
+    const bool is_last = metrics.step == trainer.config().train.steps;
+    if (interval == 0 || trainer.config().data.validation.empty() || (metrics.step % interval != 0 && !is_last)) return;
+    const double loss = trainer.validate();
+    metrics.extra["validation_metrics/loss"] = loss;
+    log::info("step {}: validation loss {:.5f}", metrics.step, loss);
+    Progress& progress = trainer.progress();
+    if (std::isfinite(loss) && (progress.lowest_validation_loss == 0 || loss < progress.lowest_validation_loss)) {
+      progress.lowest_validation_loss = loss;
+      progress.is_lowest = true;
+    }
+  }
+};
+
+class CheckpointCallback : public TrainerCallback {
+ public:
+  explicit CheckpointCallback(checkpoint::CheckpointStore& store) : store_(store) {}
+
+  void on_step_end(Trainer& trainer, StepMetrics& metrics) override {
+    const int64_t interval = trainer.config().checkpoint.interval;
+    if (interval == 0 || metrics.step % interval != 0) return;
+    const double begin = now();
+    trace::Scope scope("checkpoint", "checkpoint");
+    if (trainer.config().checkpoint.async_mode) {
+      store_.save_async(save_of(trainer));
+    } else {
+      store_.save(save_of(trainer));
+    }
+    saved_ = metrics.step;
+    metrics.extra["checkpoint/stall(s)"] = now() - begin;
+  }
+
+  void on_train_end(Trainer& trainer) override {
+    store_.wait();
+    if (trainer.progress().step != saved_ && trainer.progress().step > 0) store_.save(save_of(trainer));
+  }
+
+ private:
+  checkpoint::CheckpointStore& store_;
+  int64_t saved_ = 0;
+};
+
+class TraceCallback : public TrainerCallback {
+ public:
+  TraceCallback(const std::filesystem::path& folder, const ProfileSection& profile) : window_(folder, profile.start, profile.steps) {}
+  void on_step_begin(Trainer&, int64_t step) override { window_.before_step(step); }
+  void on_step_end(Trainer&, StepMetrics& metrics) override { window_.after_step(metrics.step); }
+
+ private:
+  TraceWindow window_;
+};
+
+class SinkCallback : public TrainerCallback {
+ public:
+  explicit SinkCallback(std::unique_ptr<MetricsSink> sink) : sink_(std::move(sink)) {}
+  void on_step_end(Trainer&, StepMetrics& metrics) override { sink_->write(metrics); }
+
+ private:
+  std::unique_ptr<MetricsSink> sink_;
+};
+
+void add_callbacks(Trainer& trainer, checkpoint::CheckpointStore& store) {
+  const Config& config = trainer.config();
+  const std::filesystem::path& output = config.train.output;
+  const int64_t done = trainer.progress().step;
+  const auto sink = [&](std::unique_ptr<MetricsSink> sink) { trainer.add(std::make_unique<SinkCallback>(std::move(sink))); };
+  if (config.profile.steps > 0) trainer.add(std::make_unique<TraceCallback>(output, config.profile));
+  trainer.add(std::make_unique<StopCallback>());
+  trainer.add(std::make_unique<ValidationCallback>());
+  trainer.add(std::make_unique<CheckpointCallback>(store));
+  sink(std::make_unique<MetricsFile>(output / "metrics.jsonl", done));
+  if (config.logging.tensorboard) sink(std::make_unique<TensorBoardFile>(output / "tb", done));
+  sink(std::make_unique<ProgressLine>(stdout, config.logging.interval, config.train.steps));
+}
+
+}  // namespace
+
+int train(const Config& config) {
+  SignalScope signals;
+  const std::filesystem::path& output = config.train.output;
+  Trainer trainer(config);
+  std::filesystem::create_directories(output);
+  checkpoint::CheckpointStore store(output / "checkpoints", {config.checkpoint.keep_latest_k});
+  if (config.train.restart) store.clear();
+  auto latest = config.checkpoint.load_step >= 0 ? std::optional(store.open(config.checkpoint.load_step)) : store.open_verified(config.checkpoint.fall_back);
+  if (latest) {
+    restore(trainer, *latest);
+    log::info("continuing {} after step {} ({})", output.string(), trainer.progress().step, latest->folder().filename().string());
+  } else if (!config.model.weights.empty()) {
+    load_parameters(*trainer.model().parameters, checkpoint::HfFolder(config.model.weights));
+    log::info("starting from the weights of {}", config.model.weights.string());
+  }
+  file::write(output / "config.yaml", to_yaml(config, /*with_sources=*/true));
+  log::info("{} parameters, {} training samples, {} steps to {}", trainer.model().parameter_count(), trainer.loader().samples(), config.train.steps,
+            output.string());
+  write_run_facts(output, {{"parameters", std::to_string(trainer.model().parameter_count())},
+                           {"training samples", std::to_string(trainer.loader().samples())},
+                           {"steps", std::to_string(config.train.steps)}});
+  if (trainer.finished()) {
+    log::info("{} has all {} steps already; --train.restart begins anew, a larger train.steps goes on", output.string(), config.train.steps);
+    return static_cast<int>(ExitCode::kFinished);
+  }
+  add_callbacks(trainer, store);
+  trainer.run();
+  const std::filesystem::path page = write_report(output);
+  log::info("report: {}", page.string());
+  if (trainer.finished()) return static_cast<int>(ExitCode::kFinished);
+  log::warn("stopped after step {} ({}); the same command continues", trainer.progress().step, trainer.stop_reason());
+  return static_cast<int>(ExitCode::kStopped);
+}
+
+}  // namespace hyperparallel::train

@@ -1,0 +1,193 @@
+#include "train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/trace.h"
+#include "optim/clip.h"
+#include "optim/groups.h"
+#include "train/flops.h"
+#include "train/router_balance.h"
+
+namespace hyperparallel::train {
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+std::vector<engine::Action> make_schedule(const RunModel& model, const Config& config, int64_t micro_batches, bool backward) {
+  engine::ScheduleOptions options;
+  options.micro_batches = static_cast<int>(micro_batches);
+  options.backward = backward;
+  options.recompute = recompute_policy(config.recompute);
+  if (const auto unmatched = engine::unmatched_keep(model.model.program, options.recompute); !unmatched.empty()) {
+    throw ConfigError("recompute.keep: `{}` matches no value of the program", fmt::join(unmatched, "`, `"));
+  }
+  return engine::build_schedule(model.model.program, options);
+}
+
+}  // namespace
+
+// The micro-batches of one step.
+struct Trainer::StepBatches {
+  std::vector<data::MicroBatch> batches;
+  int64_t tokens = 0, supervised = 0;
+  double seconds = 0;  // waiting for data
+};
+
+Trainer::Trainer(const Config& config) : config_(config), tokenizer_(data::Tokenizer::load(config.data.tokenizer.string())) {
+  set_up_libtorch(config.train);
+  model_ = build_run_model(config, tokenizer_);
+  model_->parameters->initialise(static_cast<uint64_t>(config.train.seed));
+  loader_ = std::make_unique<data::Loader>(tokenizer_, loader_options(config, config.data.train, /*repeat=*/true));
+  const int64_t accumulation = config.train.global_batch_size / config.train.local_batch_size;
+  schedule_ = make_schedule(*model_, config, accumulation, /*backward=*/true);
+  validation_schedule_ = make_schedule(*model_, config, 1, /*backward=*/false);
+
+  for (const engine::ParameterSpec& spec : model_->parameters->specs()) {
+    const engine::ParameterId id = model_->parameters->find(spec.name);
+    if (spec.use != engine::ParameterUse::kState) trained_.push_back(id);
+  }
+  std::vector<optim::GroupRule> rules;
+  for (const OptimizerGroup& group : config.optimizer.groups) rules.push_back({group.match, {}, group.lr_scale, group.weight_decay});
+  const auto parameters = optimized_parameters();
+  const auto settings = optim::resolve_groups(parameters, {"adamw", config.optimizer.weight_decay}, rules);
+  optimizer_ = optim::make_optimizer(parameters, settings, {config.optimizer.betas.at(0), config.optimizer.betas.at(1), config.optimizer.eps});
+  peak_gflops_ = measure_peak_gflops();
+}
+
+Trainer::~Trainer() = default;
+
+std::vector<optim::OptimizedParameter> Trainer::optimized_parameters() const {
+  std::vector<optim::OptimizedParameter> parameters;
+  for (engine::ParameterId id : trained_) {
+    parameters.push_back({model_->parameters->spec(id).name, model_->parameters->master(id), model_->parameters->gradient(id)});
+  }
+  return parameters;
+}
+
+void Trainer::run() {
+  for (auto& callback : callbacks_) callback->on_train_begin(*this);
+  while (!finished() && stop_reason_.empty()) step();
+  for (auto& callback : callbacks_) callback->on_train_end(*this);
+}
+
+Trainer::StepBatches Trainer::fetch() {
+  trace::Scope scope("wait for data", "data");
+  StepBatches result;
+  const double begin = now();
+  for (int64_t i = 0; i < config_.train.global_batch_size / config_.train.local_batch_size; ++i) {
+    result.batches.push_back(loader_->next().value());
+    const data::MicroBatch& batch = result.batches.back();
+    result.supervised += batch.supervised_tokens;
+    for (uint8_t padding : batch.padding) result.tokens += padding == 0 ? 1 : 0;
+  }
+  result.seconds = now() - begin;
+  return result;
+}
+
+// NOTE [Loss normalisation]: every micro-batch is seeded with 1 / (supervised tokens of the whole step), so that neither the number
+// of micro-batches nor their sizes change the loss or any gradient.
+void Trainer::forward_backward(const StepBatches& batches) {
+  std::vector<engine::ValueMap> inputs;
+  for (const data::MicroBatch& batch : batches.batches) inputs.push_back(model_->inputs(batch));
+  const double coefficient = 1.0 / static_cast<double>(std::max<int64_t>(1, batches.supervised));
+  model_->executor->run(schedule_, inputs, std::vector<std::vector<double>>(inputs.size(), {coefficient}));
+}
+
+void Trainer::refuse(const std::string& what, const StepBatches& batches) {
+  std::string samples;
+  for (const data::MicroBatch& batch : batches.batches) {
+    for (const data::SampleId& id : batch.samples) {
+      if (samples.size() < 400) samples += (samples.empty() ? "" : ", ") + data::to_string(id);
+    }
+  }
+  ++progress_.skipped_steps;
+  const std::string message = fmt::format("step {} is refused: {}; its samples: {}", progress_.step + 1, what, samples);
+  if (config_.train.non_finite == NonFinite::kError) throw NonFiniteError("{} (train.non_finite: skip would go on)", message);
+  if (++consecutive_skips_ > config_.train.max_skips) {
+    throw NonFiniteError("{}; {} steps in a row, train.max_skips is {}", message, consecutive_skips_, config_.train.max_skips);
+  }
+  log::warn("{}", message);
+}
+
+// Returns false when the step is refused: parameters, optimizer, biases stay as they were.
+bool Trainer::update(StepMetrics& metrics, const StepBatches& batches) {
+  double loss_sum = 0;
+  for (const std::vector<double>& losses : model_->executor->losses()) loss_sum += losses[0];
+  metrics.loss = loss_sum / static_cast<double>(std::max<int64_t>(1, batches.supervised));
+  const auto parameters = optimized_parameters();
+  const optim::GradientNorm norm = optim::gradient_norm(parameters);
+  metrics.grad_norm = norm.norm();
+  if (!std::isfinite(metrics.loss)) {
+    refuse("the loss is not finite", batches);
+    return false;
+  }
+  if (!norm.non_finite.empty()) {
+    const optim::NonFiniteGradient& first = norm.non_finite.front();
+    refuse(fmt::format("the gradient of {} has {} elements that are not finite, the first at {} ({} parameters in all)", first.name, first.count,
+                       first.first_index, norm.non_finite.size()),
+           batches);
+    return false;
+  }
+  consecutive_skips_ = 0;
+  trace::Scope scope("optimizer", "optimizer");
+  metrics.lr = optim::learning_rate(config_.schedule(), static_cast<double>(progress_.step));
+  optimizer_->step(parameters, metrics.lr, optim::clip_coefficient(metrics.grad_norm, config_.optimizer.max_norm));
+  update_router_biases(*model_->parameters, model_->executor->counters(), config_.optimizer.router_bias_rate);
+  model_->parameters->masters_changed();
+  return true;
+}
+
+void Trainer::step() {
+  const double begin = now();
+  const int64_t number = progress_.step + 1;
+  for (auto& callback : callbacks_) callback->on_step_begin(*this, number);
+  StepMetrics metrics;
+  metrics.step = number;
+  double flops = 0;
+  {
+    trace::Scope scope(fmt::format("step {}", number), "step");
+    const StepBatches batches = fetch();
+    model_->executor->clear_counters();
+    forward_backward(batches);
+    update(metrics, batches);
+    metrics.extra = router_metrics(*model_->parameters, model_->executor->counters());
+    model_->parameters->clear_gradients();
+    metrics.tokens = batches.tokens;
+    metrics.supervised_tokens = batches.supervised;
+    metrics.data_seconds = batches.seconds;
+    for (const data::MicroBatch& batch : batches.batches) flops += needed_flops(config_.model.architecture, batch);
+  }
+  progress_.step = number;
+  progress_.tokens += metrics.tokens;
+  progress_.is_lowest = false;
+  metrics.seconds = now() - begin;
+  metrics.set_rates(flops, peak_gflops_);
+  metrics.memory_rss_bytes = memory_use().rss_bytes;
+  const data::LoaderCounters& data = loader_->counters();
+  metrics.extra["data/epoch"] = loader_->epoch();
+  metrics.extra["data/samples_dropped"] = static_cast<double>(data.samples_dropped + data.bad_lines + data.bad_images);
+  metrics.extra["train/skipped_steps"] = static_cast<double>(progress_.skipped_steps);
+  for (auto& callback : callbacks_) callback->on_step_end(*this, metrics);
+}
+
+double Trainer::validate() {
+  if (config_.data.validation.empty()) return std::numeric_limits<double>::quiet_NaN();
+  trace::Scope scope("validation", "validation");
+  data::Loader loader(tokenizer_, loader_options(config_, config_.data.validation, /*repeat=*/false));
+  double sum = 0;
+  int64_t supervised = 0;
+  for (int64_t batch_number = 0; config_.validation.steps == 0 || batch_number < config_.validation.steps; ++batch_number) {
+    const auto batch = loader.next();
+    if (!batch) break;
+    model_->executor->run(validation_schedule_, {model_->inputs(*batch)}, {});
+    sum += model_->executor->losses()[0][0];
+    supervised += batch->supervised_tokens;
+  }
+  return sum / static_cast<double>(std::max<int64_t>(1, supervised));
+}
+
+}  // namespace hyperparallel::train

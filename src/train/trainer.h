@@ -1,0 +1,95 @@
+// The training loop: batches to updates, with everything around a step hung on as callbacks.
+//
+// One step (design of the training step): all micro-batches of the step are fetched, so that the loss is divided by the supervised
+// tokens of the whole step (NOTE [Loss normalisation]); forward and backward of each; global norm, clip, AdamW; router biases; schedule.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/loader.h"
+#include "data/tokenizer.h"
+#include "optim/optimizer.h"
+#include "train/config.h"
+#include "train/metrics.h"
+#include "train/run_model.h"
+
+namespace hyperparallel::train {
+
+class Trainer;
+
+// What hangs on the loop. Called in the order they were added; what one throws ends the run.
+class TrainerCallback {
+ public:
+  virtual ~TrainerCallback() = default;
+  virtual void on_train_begin(Trainer&) {}
+  virtual void on_step_begin(Trainer&, int64_t /*step*/) {}
+  // After the update. May add to `metrics.extra`; sinks come last.
+  virtual void on_step_end(Trainer&, StepMetrics& /*metrics*/) {}
+  virtual void on_train_end(Trainer&) {}
+};
+
+// Where a run stands between two steps; saved with every checkpoint.
+struct Progress {
+  int64_t step = 0;    // finished
+  int64_t tokens = 0;  // seen, padding left out
+  int64_t skipped_steps = 0;
+  double lowest_validation_loss = 0;  // 0: none yet
+  bool is_lowest = false;             // the last validation was the lowest, and no step came after it
+};
+
+class Trainer {
+ public:
+  // Builds model, optimizer and loaders; nothing is written. Throws ConfigError and DataError.
+  explicit Trainer(const Config& config);
+  ~Trainer();
+
+  void add(std::unique_ptr<TrainerCallback> callback) { callbacks_.push_back(std::move(callback)); }
+
+  // Runs to `train.steps`, or until a stop is asked for. Throws NonFiniteError after too many refused steps.
+  void run();
+  // Asks for the end after the present step; `reason` is logged. Safe from callbacks.
+  void request_stop(const std::string& reason) { stop_reason_ = reason; }
+  bool finished() const { return progress_.step >= config_.train.steps; }
+  const std::string& stop_reason() const { return stop_reason_; }
+
+  // Mean loss over the validation files (at most validation.steps batches); NaN where there are none.
+  double validate();
+
+  const Config& config() const { return config_; }
+  RunModel& model() { return *model_; }
+  const data::Tokenizer& tokenizer() const { return tokenizer_; }
+  data::Loader& loader() { return *loader_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
+  Progress& progress() { return progress_; }
+
+ private:
+  struct StepBatches;
+  StepBatches fetch();
+  void forward_backward(const StepBatches& batches);
+  bool update(StepMetrics& metrics, const StepBatches& batches);
+  void refuse(const std::string& what, const StepBatches& batches);
+  std::vector<optim::OptimizedParameter> optimized_parameters() const;
+  void step();
+
+  Config config_;
+  data::Tokenizer tokenizer_;
+  std::unique_ptr<RunModel> model_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::vector<engine::ParameterId> trained_;  // the optimizer's parameters, in its order
+  std::unique_ptr<data::Loader> loader_;
+  std::vector<engine::Action> schedule_, validation_schedule_;
+  std::vector<std::unique_ptr<TrainerCallback>> callbacks_;
+  Progress progress_;
+  std::string stop_reason_;
+  int64_t consecutive_skips_ = 0;
+  double peak_gflops_ = 0;
+};
+
+// The whole `train` command: resumes what the output folder holds, trains, and returns the exit code (0 finished, 16 stopped on request
+// with a checkpoint). SIGTERM and SIGINT end the run after the present step.
+int train(const Config& config);
+
+}  // namespace hyperparallel::train

@@ -1,0 +1,14 @@
+// A run between two steps as a checkpoint, and back: parameters, optimizer, loader, progress. The random numbers of a run are pure
+// functions of its seed, so they need no state.
+#pragma once
+
+#include "checkpoint/store.h"
+#include "train/trainer.h"
+
+namespace hyperparallel::train {
+
+checkpoint::Save save_of(Trainer& trainer);
+// Throws CheckpointError for tensors that are missing or do not fit, DataError where the data files changed.
+void restore(Trainer& trainer, const checkpoint::Checkpoint& checkpoint);
+
+}  // namespace hyperparallel::train
