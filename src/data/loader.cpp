@@ -308,7 +308,8 @@ void Loader::Impl::check(const nlohmann::json& state) const {
   const nlohmann::json current = settings();
   for (const auto& [key, value] : current.items()) {
     const auto& saved = state.at("settings").at(key);
-    if (saved != value) throw DataError("data.{} is {}, but the loader state was saved with {}", key, value.dump(), saved.dump());
+    if (saved != value)
+      throw DataError("the loader state was saved with {} {}, the configuration says {}", key, saved.dump(), value.dump());
   }
 }
 

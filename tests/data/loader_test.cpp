@@ -285,7 +285,8 @@ TEST_F(LoaderTest, AStateUnderOtherSettingsOrDamagedIsRefused) {
   const json state = Loader(tiny_tokenizer(), options()).state();
   LoaderOptions with = options();
   with.seed = 6;
-  EXPECT_THAT(data_error([&] { Loader(tiny_tokenizer(), with).restore(state); }), HasSubstr("data.seed is 6"));
+  EXPECT_THAT(data_error([&] { Loader(tiny_tokenizer(), with).restore(state); }),
+              HasSubstr("saved with seed 5, the configuration says 6"));
   with = options();
   with.files.pop_back();
   EXPECT_THAT(data_error([&] { Loader(tiny_tokenizer(), with).restore(state); }), HasSubstr("2 data files"));
