@@ -30,7 +30,7 @@ struct CandidateOptions {
   int64_t block_size = 0;
 };
 
-// Scores in chunks of queries that hold at most `chunk_elements` score elements over all heads.
+// Scores in chunks of at most 256 queries that hold at most `chunk_elements` score elements over all heads.
 // `keys` [groups, d]. With `pool` defined (int32 [tokens, blocks]) only its blocks are scored; with `keep.blocks` > 0 and no pool the
 // candidates are chosen too, from the same scores, without restricting topk.
 IndexChoice choose_groups(const IndexQueries& queries, const at::Tensor& keys, int64_t k, const CandidateOptions& keep,

@@ -12,6 +12,9 @@
 namespace hyperparallel::kernels {
 namespace {
 
+// Queries of a chunk: more would only score the groups of other documents.
+constexpr int64_t kMostQueries = 256;
+
 // Scores of a chunk of queries against keys [first_group, last_group): [chunk, last_group - first_group].
 at::Tensor score_chunk(const IndexQueries& queries, const at::Tensor& keys, int64_t first, int64_t rows, int64_t first_group, int64_t last_group) {
   const at::Tensor q = to_math(queries.q.narrow(0, first, rows));  // [chunk, heads, d]
@@ -89,7 +92,7 @@ IndexChoice choose_groups(const IndexQueries& queries, const at::Tensor& keys, i
     int64_t low = first[begin], high = first[begin] + count[begin], end = begin + 1;
     while (end < tokens) {
       const int64_t new_low = std::min(low, first[end]), new_high = std::max(high, first[end] + count[end]);
-      if ((end + 1 - begin) * heads * (new_high - new_low) > chunk_elements) break;
+      if (end - begin >= kMostQueries || (end + 1 - begin) * heads * (new_high - new_low) > chunk_elements) break;
       low = new_low, high = new_high, ++end;
     }
     const at::Tensor scores = score_chunk(queries, keys, begin, end - begin, low, high).contiguous();
