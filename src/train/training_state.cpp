@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "checkpoint/convert.h"
 
 namespace hyperparallel::train {
 namespace {
@@ -10,7 +11,10 @@ namespace {
 constexpr const char* kProgressDocument = "progress.json";
 constexpr const char* kLoaderDocument = "loader.json";
 constexpr const char* kConfigDocument = "config.yaml";
-const std::string kOptimizerPrefix = "optimizer.";
+constexpr const char* kModelDocument = "config.json";
+
+// A name with a slash is no tensor of the model (checkpoint/convert.h).
+std::string piece_name(const optim::StateTensor& state) { return "optimizer/" + state.key + "/" + state.parameter; }
 
 checkpoint::Piece whole(const std::string& name, const at::Tensor& tensor) {
   return {name, tensor.sizes().vec(), std::vector<int64_t>(tensor.dim(), 0), tensor};
@@ -25,7 +29,7 @@ checkpoint::Save save_of(Trainer& trainer) {
   save.lowest_val = progress.is_lowest;
   const engine::ParameterStore& parameters = *trainer.model().parameters;
   for (const engine::ParameterSpec& spec : parameters.specs()) save.pieces.push_back(whole(spec.name, parameters.master(parameters.find(spec.name))));
-  for (const optim::StateTensor& state : trainer.optimizer().state()) save.pieces.push_back(whole(kOptimizerPrefix + state.name(), state.value));
+  for (const optim::StateTensor& state : trainer.optimizer().state()) save.pieces.push_back(whole(piece_name(state), state.value));
   save.documents[kProgressDocument] = nlohmann::json{{"step", progress.step},
                                                      {"tokens", progress.tokens},
                                                      {"skipped_steps", progress.skipped_steps},
@@ -33,6 +37,8 @@ checkpoint::Save save_of(Trainer& trainer) {
                                           .dump(1);
   save.documents[kLoaderDocument] = trainer.loader().state().dump(1);
   save.documents[kConfigDocument] = to_yaml(trainer.config());
+  save.documents[kModelDocument] = models::deepseek_v41::to_hf_json(trainer.config().model.architecture).dump(2);
+  for (auto& [name, text] : checkpoint::read_companions(trainer.config().data.tokenizer.parent_path())) save.documents[name] = text;
   return save;
 }
 
@@ -40,7 +46,7 @@ void restore(Trainer& trainer, const checkpoint::Checkpoint& checkpoint) {
   load_parameters(*trainer.model().parameters, checkpoint);
   std::vector<optim::StateTensor> state = trainer.optimizer().state();
   for (optim::StateTensor& entry : state) {
-    const std::string name = kOptimizerPrefix + entry.name();
+    const std::string name = piece_name(entry);
     if (!checkpoint.has(name)) throw CheckpointError("{}: {} is missing; the optimizer of the configuration has it", checkpoint.folder().string(), name);
     entry.value = checkpoint.load(name);
   }

@@ -1,0 +1,155 @@
+// The training loop on configs/tiny.yaml: resume, accumulation, recompute, refused steps.
+#include "train/trainer.h"
+
+#include <gmock/gmock.h>
+
+#include <limits>
+
+#include "base/error.h"
+#include "checkpoint/store.h"
+#include "support/scratch.h"
+#include "train/training_state.h"
+
+namespace hyperparallel::train {
+namespace {
+
+Config tiny(const std::vector<std::string>& overrides = {}) {
+  std::vector<std::string> all{"--train.output=" + (std::filesystem::temp_directory_path() / "hyperparallel-unused").string(), "--train.threads=1",
+                               "--validation.interval=0"};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  LoadOptions options;
+  options.for_training = true;
+  return load_config(std::filesystem::path(HP_SOURCE_DIR) / "configs/tiny.yaml", all, options);
+}
+
+// Records what every step reports, and stops after `last`.
+struct Recorder : TrainerCallback {
+  explicit Recorder(std::vector<StepMetrics>& steps, int64_t last) : steps(steps), last(last) {}
+  void on_step_end(Trainer& trainer, StepMetrics& metrics) override {
+    steps.push_back(metrics);
+    if (metrics.step == last) trainer.request_stop("test");
+  }
+  std::vector<StepMetrics>& steps;
+  int64_t last;
+};
+
+std::vector<StepMetrics> run_to(Trainer& trainer, int64_t last) {
+  std::vector<StepMetrics> steps;
+  trainer.add(std::make_unique<Recorder>(steps, last));
+  trainer.run();
+  return steps;
+}
+
+std::map<std::string, at::Tensor> parameters_of(Trainer& trainer) {
+  std::map<std::string, at::Tensor> tensors;
+  const engine::ParameterStore& store = *trainer.model().parameters;
+  for (const engine::ParameterSpec& spec : store.specs()) tensors[spec.name] = store.master(store.find(spec.name)).clone();
+  return tensors;
+}
+
+void expect_same_bits(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) EXPECT_TRUE(tensor.equal(b.at(name))) << name;
+}
+
+TEST(Trainer, LearnsAndReportsEveryStep) {
+  Trainer trainer(tiny());
+  const auto steps = run_to(trainer, 10);
+  ASSERT_EQ(steps.size(), 10u);
+  EXPECT_LT(steps.back().loss, steps.front().loss - 0.5);
+  for (const StepMetrics& step : steps) {
+    EXPECT_GT(step.supervised_tokens, 0);
+    EXPECT_GT(step.grad_norm, 0);
+    EXPECT_GE(step.extra.at("moe/load_max_over_mean"), 1);
+  }
+}
+
+TEST(Trainer, ResumedTwiceGivesTheBitsOfARunThatWasNotStopped) {
+  Trainer whole(tiny());
+  const auto expected = run_to(whole, 7);
+
+  const Scratch folder;
+  std::vector<StepMetrics> steps;
+  std::map<std::string, at::Tensor> parameters;
+  for (const int64_t last : {3, 5, 7}) {
+    Trainer part(tiny(last == 5 ? std::vector<std::string>{"--data.workers=2"} : std::vector<std::string>{}));
+    checkpoint::CheckpointStore store(folder.path());
+    if (last > 3) restore(part, store.open(*store.latest()));
+    for (const StepMetrics& step : run_to(part, last)) steps.push_back(step);
+    store.save(save_of(part));
+    parameters = parameters_of(part);
+  }
+  ASSERT_EQ(steps.size(), expected.size());
+  for (size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_EQ(steps[i].step, expected[i].step);
+    EXPECT_EQ(steps[i].loss, expected[i].loss) << "step " << i + 1;
+    EXPECT_EQ(steps[i].grad_norm, expected[i].grad_norm) << "step " << i + 1;
+    EXPECT_EQ(steps[i].extra.at("moe/bias_abs_max"), expected[i].extra.at("moe/bias_abs_max"));
+  }
+  expect_same_bits(parameters, parameters_of(whole));
+}
+
+TEST(Trainer, RecomputeInAnyMixGivesTheSameBits) {
+  Trainer plain(tiny());
+  const auto expected = run_to(plain, 2);
+  for (const std::vector<std::string>& overrides : std::vector<std::vector<std::string>>{
+           {"--recompute.mode=full"},
+           {"--recompute.mode=full", "--recompute.every=3"},
+           {"--recompute.mode=selective", "--recompute.every=2", "--recompute.keep=[layers.*.attn_out,layers.*.hc_attn.x]"}}) {
+    Trainer trainer(tiny(overrides));
+    const auto steps = run_to(trainer, 2);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(steps[i].loss, expected[i].loss);
+      EXPECT_EQ(steps[i].grad_norm, expected[i].grad_norm);
+      EXPECT_EQ(steps[i].extra.at("moe/load_max_over_mean"), expected[i].extra.at("moe/load_max_over_mean"));
+    }
+    expect_same_bits(parameters_of(trainer), parameters_of(plain));
+  }
+}
+
+// Known from other trainers: counts doubled by recomputation, biases moved at every micro-batch, loss divided per micro-batch.
+TEST(Trainer, SplittingAStepIntoMicroBatchesChangesNeitherLossNorRouting) {
+  Trainer one(tiny({"--train.local_batch_size=4"})), four(tiny({"--train.local_batch_size=1"}));
+  const auto a = run_to(one, 2), b = run_to(four, 2);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(a[i].supervised_tokens, b[i].supervised_tokens);
+    EXPECT_NEAR(a[i].loss, b[i].loss, 1e-5 * a[i].loss);
+    EXPECT_NEAR(a[i].grad_norm, b[i].grad_norm, 1e-4 * a[i].grad_norm);
+    EXPECT_EQ(a[i].extra.at("moe/bias_abs_max"), b[i].extra.at("moe/bias_abs_max"));
+    EXPECT_EQ(a[i].extra.at("moe/load_max_over_mean"), b[i].extra.at("moe/load_max_over_mean"));
+  }
+}
+
+TEST(Trainer, RefusesAStepThatIsNotFiniteAndNamesItsSamples) {
+  Trainer trainer(tiny());
+  trainer.model().parameters->master(trainer.model().parameters->find("model.norm.weight")).fill_(std::numeric_limits<float>::quiet_NaN());
+  try {
+    run_to(trainer, 1);
+    FAIL();
+  } catch (const NonFiniteError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kNonFinite);
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("step 1"), testing::HasSubstr("train.jsonl:")));
+  }
+}
+
+TEST(Trainer, SkippedStepsLeaveEverythingAsItWasAndEndTheRunAfterTheLimit) {
+  Trainer trainer(tiny({"--train.non_finite=skip", "--train.max_skips=2"}));
+  at::Tensor& gain = trainer.model().parameters->master(trainer.model().parameters->find("model.norm.weight"));
+  gain[0] = std::numeric_limits<float>::quiet_NaN();
+  const auto before = parameters_of(trainer);
+  EXPECT_THROW(run_to(trainer, 9), NonFiniteError);
+  EXPECT_EQ(trainer.progress().step, 2);
+  EXPECT_EQ(trainer.progress().skipped_steps, 3);
+  const auto after = parameters_of(trainer);
+  for (const auto& [name, tensor] : before) {
+    if (name == "model.norm.weight") continue;  // holds the NaN
+    EXPECT_TRUE(tensor.equal(after.at(name))) << name;
+  }
+}
+
+TEST(Trainer, KeepGlobThatMatchesNothingIsRefused) {
+  EXPECT_THROW(Trainer(tiny({"--recompute.mode=selective", "--recompute.keep=[layers.*.nothing]"})), ConfigError);
+}
+
+}  // namespace
+}  // namespace hyperparallel::train
