@@ -3,7 +3,7 @@
 //   rotate(x, cos, sin)[..., 2i]   = x[2i] * cos[i] - x[2i+1] * sin[i]
 //   rotate(x, cos, sin)[..., 2i+1] = x[2i+1] * cos[i] + x[2i] * sin[i]
 //
-// Tables and products are FP32 (FP64 for FP64 tensors).
+// Tables and products are FP32 (FP64 for FP64 tensors); the frequencies are FP32 numbers in either.
 #pragma once
 
 #include <ATen/ATen.h>

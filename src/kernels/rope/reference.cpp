@@ -31,7 +31,7 @@ std::vector<double> yarn_frequencies(int64_t dim, double theta, double factor, d
 }
 
 RopeTable rope_table(const at::Tensor& positions, const std::vector<double>& frequencies, at::ScalarType math) {
-  const at::Tensor angles = positions.to(math).unsqueeze(1) * at::tensor(frequencies, at::kDouble).to(math);
+  const at::Tensor angles = positions.to(math).unsqueeze(1) * at::tensor(frequencies, at::kDouble).to(at::kFloat).to(math);
   return {angles.cos(), angles.sin()};
 }
 
