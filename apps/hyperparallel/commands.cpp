@@ -1,5 +1,6 @@
 #include "commands.h"
 
+#include "bench.h"
 #include "convert.h"
 #include "docs.h"
 #include "inspect.h"
@@ -21,6 +22,7 @@ const std::vector<Command>& commands() {
       {"verify", "compare the model with a fixture", verify},
       {"render", "turn conversations into the prompt, its token ids and labels", render},
       {"tokenize", "turn text into token ids", tokenize},
+      {"bench", "measure the speed and memory of a training step", bench},
       {"report", "make the HTML report of a training run again", report},
       {"docs", "print a generated documentation page", docs},
   };

@@ -9,6 +9,7 @@ namespace hyperparallel {
 int inspect(const std::vector<std::string>& arguments);
 
 int inspect_checkpoint(const std::vector<std::string>& arguments);
+int inspect_model(const std::vector<std::string>& arguments);
 int inspect_data(const std::vector<std::string>& arguments);
 int inspect_image(const std::vector<std::string>& arguments);
 

@@ -1,0 +1,57 @@
+#include "bench.h"
+
+#include <ATen/Parallel.h>
+
+#include "arguments.h"
+#include "model_argument.h"
+#include "subcommand.h"
+#include "train/bench_step.h"
+#include "train/run_model.h"
+
+namespace hyperparallel {
+namespace {
+
+int bench_step(const std::vector<std::string>& arguments) {
+  CLI::App app("Time forward and backward of a model on one packed row of random text", "hyperparallel bench step");
+  std::string model, dtype = "float32", recompute = "none";
+  train::BenchStepOptions options;
+  int threads = 0;
+  bool json = false;
+  app.add_option("CONFIG", model, "config.json of a model, or a YAML configuration")->required();
+  app.add_option("--tokens", options.lengths, "lengths of the row, separated by commas")->delimiter(',')->check(CLI::PositiveNumber);
+  app.add_option("--dtype", dtype, "float32 | bfloat16")->check(CLI::IsMember({"float32", "bfloat16"}));
+  app.add_option("--recompute", recompute, "none | full")->check(CLI::IsMember({"none", "full"}));
+  app.add_option("--threads", threads, "0: all cores")->check(CLI::NonNegativeNumber);
+  app.add_option("--repetitions", options.repetitions, "timed runs, of which the median counts")->check(CLI::PositiveNumber);
+  app.add_option("--attention-chunk", options.program.attention_chunk, "queries per chunk")->check(CLI::PositiveNumber);
+  app.add_flag("--json", json, "print JSON instead of a table");
+  if (!parse_arguments(app, arguments)) return 0;
+  train::TrainSection process;
+  process.threads = threads;
+  train::set_up_libtorch(process);
+  if (dtype == "bfloat16") options.compute = at::kBFloat16;
+  if (recompute == "full") options.recompute.mode = engine::RecomputePolicy::Mode::kFull;
+
+  const train::BenchStepResult result = train::bench_step(read_model_argument(model), options);
+  if (json) {
+    fmt::print("{}\n", to_json(result).dump(1));
+    return 0;
+  }
+  fmt::print("{} parameters, {}, {} threads, recompute {}; peak {:.0f} GFLOP/s (FP32 mm of 2048^3)\n", result.parameters, dtype, result.threads,
+             recompute, result.peak_gflops);
+  fmt::print("{:>8} {:>10} {:>10} {:>10} {:>7} {:>12} {:>10}\n", "tokens", "forward s", "step s", "tokens/s", "mfu %", "allocated GB", "peak RSS GB");
+  for (const train::BenchStepRow& row : result.rows) {
+    fmt::print("{:>8} {:>10.3f} {:>10.3f} {:>10.0f} {:>7.1f} {:>12.2f} {:>10.2f}\n", row.tokens, row.forward_seconds, row.step_seconds,
+               row.tokens_per_second, 100 * row.mfu, static_cast<double>(row.peak_allocated_bytes) / 1e9, static_cast<double>(row.peak_rss_bytes) / 1e9);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int bench(const std::vector<std::string>& arguments) {
+  static const std::vector<Command> kinds = {{"step", "seconds, tokens/s, memory and MFU of a training step", bench_step}};
+  return run_kind("bench", kinds, arguments);
+}
+
+}  // namespace hyperparallel

@@ -1,0 +1,12 @@
+#include "model_argument.h"
+
+#include "train/config.h"
+
+namespace hyperparallel {
+
+models::deepseek_v41::ModelConfig read_model_argument(const std::string& path) {
+  if (path.ends_with(".json")) return models::deepseek_v41::parse_model_config(path);
+  return train::load_config(path).model.architecture;
+}
+
+}  // namespace hyperparallel

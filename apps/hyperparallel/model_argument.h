@@ -1,0 +1,13 @@
+// A model named on the command line: an HF config.json or one of our YAML configurations.
+#pragma once
+
+#include <string>
+
+#include "models/deepseek_v41/config.h"
+
+namespace hyperparallel {
+
+// Throws ConfigError listing every mistake.
+models::deepseek_v41::ModelConfig read_model_argument(const std::string& path);
+
+}  // namespace hyperparallel

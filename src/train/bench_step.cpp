@@ -1,0 +1,121 @@
+#include "train/bench_step.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/random.h"
+#include "engine/memory.h"
+#include "models/deepseek_v41/engram_hash.h"
+#include "train/flops.h"
+#include "train/metrics.h"
+
+namespace hyperparallel::train {
+namespace {
+
+using models::deepseek_v41::ModelBatch;
+using models::deepseek_v41::ModelConfig;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// One document of random tokens, every position but the last scored.
+data::MicroBatch random_batch(const ModelConfig& config, int64_t tokens) {
+  const RandomStream random(1, "bench tokens");
+  data::MicroBatch batch;
+  batch.rows = 1;
+  batch.seq_len = tokens;
+  for (int64_t t = 0; t < tokens; ++t) {
+    batch.input_ids.push_back(static_cast<int64_t>(random.below(static_cast<uint64_t>(t), static_cast<uint64_t>(config.text.vocab_size))));
+    batch.position_ids.push_back(t);
+  }
+  batch.labels.assign(batch.input_ids.begin() + 1, batch.input_ids.end());
+  batch.labels.push_back(data::kIgnoreLabel);
+  batch.token_types.assign(tokens, -1);
+  batch.padding.assign(tokens, 0);
+  batch.cu_seqlens = {0, tokens};
+  batch.supervised_tokens = tokens - 1;
+  return batch;
+}
+
+engine::ValueMap inputs_of(const models::deepseek_v41::ModelProgram& model, const data::MicroBatch& batch, at::ScalarType compute) {
+  ModelBatch out;
+  out.ids = at::tensor(batch.input_ids, at::kLong);
+  out.targets = at::tensor(batch.labels, at::kLong);
+  out.cu_seqlens = at::tensor(batch.cu_seqlens, at::kLong);
+  out.image_mask = out.padding = at::zeros({out.ids.size(0)}, at::kBool);
+  if (!model.config.text.engram_layer_ids.empty()) {
+    std::vector<int32_t> map(model.config.text.vocab_size);
+    for (size_t id = 0; id < map.size(); ++id) map[id] = static_cast<int32_t>(id % model.config.text.engram_compressed_vocab_size);
+    out.engram_rows = hash_tokens(models::deepseek_v41::EngramHasher(model.config.text, map), out.ids, out.image_mask, out.cu_seqlens).rows;
+  }
+  return prepare_inputs(model, out, compute);
+}
+
+template <class Run>
+double median_seconds(int repetitions, const Run& run) {
+  run();
+  std::vector<double> seconds;
+  for (int i = 0; i < repetitions; ++i) {
+    const double begin = now();
+    run();
+    seconds.push_back(now() - begin);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+}  // namespace
+
+BenchStepResult bench_step(const ModelConfig& given, const BenchStepOptions& options) {
+  ModelConfig config = given;
+  config.vision.reset();
+  const models::deepseek_v41::ModelProgram model = build_program(config, options.program);
+  engine::ParameterStore parameters(model.program.parameters, at::kFloat, options.compute);
+  parameters.initialise(1);
+  engine::Executor executor(model.program, parameters);
+  BenchStepResult result;
+  result.threads = at::get_num_threads();
+  result.peak_gflops = measure_peak_gflops();
+  for (const engine::ParameterSpec& spec : parameters.specs()) result.parameters += parameters.master(parameters.find(spec.name)).numel();
+
+  engine::ScheduleOptions schedule_options;
+  schedule_options.recompute = options.recompute;
+  const auto step = engine::build_schedule(model.program, schedule_options);
+  schedule_options.backward = false;
+  const auto forward = engine::build_schedule(model.program, schedule_options);
+  for (const int64_t tokens : options.lengths) {
+    const data::MicroBatch batch = random_batch(config, tokens);
+    const engine::ValueMap inputs = inputs_of(model, batch, options.compute);
+    BenchStepRow row;
+    row.tokens = tokens;
+    row.forward_seconds = median_seconds(options.repetitions, [&] { executor.run(forward, {inputs}, {}); });
+    engine::reset_peak_allocated_bytes();
+    row.step_seconds = median_seconds(options.repetitions, [&] {
+      executor.run(step, {inputs}, {{1.0 / static_cast<double>(batch.supervised_tokens)}});
+      parameters.clear_gradients();
+    });
+    row.tokens_per_second = static_cast<double>(tokens) / row.step_seconds;
+    row.mfu = needed_flops(config, batch) / row.step_seconds / (result.peak_gflops * 1e9);
+    row.peak_allocated_bytes = engine::peak_allocated_bytes();
+    row.peak_rss_bytes = memory_use().peak_rss_bytes;
+    result.rows.push_back(row);
+  }
+  return result;
+}
+
+nlohmann::ordered_json to_json(const BenchStepResult& result) {
+  nlohmann::ordered_json json{{"parameters", result.parameters}, {"threads", result.threads}, {"peak_gflops", result.peak_gflops}};
+  for (const BenchStepRow& row : result.rows) {
+    json["rows"].push_back({{"tokens", row.tokens},
+                            {"forward_seconds", row.forward_seconds},
+                            {"step_seconds", row.step_seconds},
+                            {"tokens_per_second", row.tokens_per_second},
+                            {"mfu", row.mfu},
+                            {"peak_allocated_bytes", row.peak_allocated_bytes},
+                            {"peak_rss_bytes", row.peak_rss_bytes}});
+  }
+  return json;
+}
+
+}  // namespace hyperparallel::train

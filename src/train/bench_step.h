@@ -1,0 +1,45 @@
+// Speed and memory of forward and backward of one random packed row, for `hyperparallel bench step`.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/schedule.h"
+#include "models/deepseek_v41/program.h"
+
+namespace hyperparallel::train {
+
+struct BenchStepOptions {
+  std::vector<int64_t> lengths = {512};  // tokens of the row
+  at::ScalarType compute = at::kFloat;
+  engine::RecomputePolicy recompute;
+  models::deepseek_v41::ProgramOptions program;
+  int repetitions = 3;  // after one run that warms up; the median counts
+};
+
+struct BenchStepRow {
+  int64_t tokens = 0;
+  double forward_seconds = 0;
+  double step_seconds = 0;  // forward and backward, no optimizer
+  double tokens_per_second = 0;
+  double mfu = 0;  // NOTE [MFU] in metrics.h
+  int64_t peak_allocated_bytes = 0;
+  int64_t peak_rss_bytes = 0;  // of the process so far
+};
+
+struct BenchStepResult {
+  int64_t parameters = 0;
+  int threads = 0;
+  double peak_gflops = 0;  // FP32 at::mm, 2048^3, measured in this run
+  std::vector<BenchStepRow> rows;
+};
+
+// Runs a text model with random weights on random tokens. Images play no part.
+BenchStepResult bench_step(const models::deepseek_v41::ModelConfig& config, const BenchStepOptions& options);
+
+nlohmann::ordered_json to_json(const BenchStepResult& result);
+
+}  // namespace hyperparallel::train
