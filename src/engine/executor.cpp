@@ -22,7 +22,8 @@ SegmentRun::SegmentRun(Executor& executor, const Segment& segment, int micro_bat
 
 const at::Tensor& SegmentRun::read(ValueId value) const {
   auto it = inputs_.find(value.index);
-  HP_CHECK(it != inputs_.end(), "segment {} reads `{}` without declaring it", segment_.name, executor_.program_.values[value.index].name);
+  HP_CHECK(it != inputs_.end(), "segment {} reads `{}` without declaring it", segment_.name,
+           executor_.program_.values[value.index].name);
   return it->second;
 }
 
@@ -30,7 +31,8 @@ void SegmentRun::make(ValueId value, at::Tensor tensor) {
   const ValueSpec& spec = executor_.program_.values[value.index];
   HP_CHECK(std::find(segment_.makes.begin(), segment_.makes.end(), value) != segment_.makes.end(),
            "segment {} makes `{}` without declaring it", segment_.name, spec.name);
-  HP_CHECK(spec.kind == ValueKind::kDifferentiable || !tensor.requires_grad(), "segment {}: discrete `{}` requires grad", segment_.name, spec.name);
+  HP_CHECK(spec.kind == ValueKind::kDifferentiable || !tensor.requires_grad(), "segment {}: discrete `{}` requires grad",
+           segment_.name, spec.name);
   // An input handed on as output, or a view of something larger, would tie lifetimes together.
   const bool is_view = static_cast<size_t>(tensor.numel()) * tensor.element_size() < tensor.storage().nbytes();
   tensor = is_view || !tensor.is_contiguous() ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
@@ -71,7 +73,9 @@ at::Tensor SegmentRun::parameter(ParameterId parameter) {
   return tensor;
 }
 
-at::ScalarType SegmentRun::math_type() const { return executor_.parameters_.master_type(); }
+at::ScalarType SegmentRun::math_type() const {
+  return executor_.parameters_.master_type();
+}
 
 void SegmentRun::count(const std::string& name, const at::Tensor& counts) {
   if (is_recompute_) return;
@@ -99,6 +103,7 @@ dist::Group& Executor::group(const std::string& axis) {
 void Executor::run(const std::vector<Action>& schedule, const std::vector<ValueMap>& inputs,
                    const std::vector<std::vector<double>>& seeds) {
   losses_.assign(inputs.size(), std::vector<double>(program_.losses.size(), 0.0));
+  outputs_.assign(inputs.size(), {});
   symbols_.clear();
   input_gradients_.clear();
   for (size_t m = 0; m < inputs.size(); ++m) {
@@ -121,7 +126,8 @@ void Executor::run(const std::vector<Action>& schedule, const std::vector<ValueM
   for (size_t m = 0; m < inputs.size(); ++m) {  // an input that no action reads is not in the schedule's releases
     for (ValueId id : program_.inputs) {
       if (ledger_.has_value(id, static_cast<int>(m))) ledger_.release_value(id, static_cast<int>(m));
-      if (at::Tensor gradient = ledger_.take_gradient(id, static_cast<int>(m)); gradient.defined()) input_gradients_[id.index] = gradient;
+      if (at::Tensor gradient = ledger_.take_gradient(id, static_cast<int>(m)); gradient.defined())
+        input_gradients_[id.index] = gradient;
     }
   }
   ledger_.check_empty(program_.values);
@@ -141,20 +147,36 @@ void Executor::run_action(const Action& action, const std::vector<std::vector<do
       }
       break;
     }
-    case ActionKind::kRecompute: forward(action, /*is_recompute=*/true); break;
-    case ActionKind::kBackward: backward(action); break;
-    case ActionKind::kLaunch: launch(action); break;
-    case ActionKind::kWait: wait(action); break;
-    case ActionKind::kLaunchTranspose: launch_transpose(action); break;
-    case ActionKind::kWaitTranspose: wait_transpose(action); break;
+    case ActionKind::kRecompute:
+      forward(action, /*is_recompute=*/true);
+      break;
+    case ActionKind::kBackward:
+      backward(action);
+      break;
+    case ActionKind::kLaunch:
+      launch(action);
+      break;
+    case ActionKind::kWait:
+      wait(action);
+      break;
+    case ActionKind::kLaunchTranspose:
+      launch_transpose(action);
+      break;
+    case ActionKind::kWaitTranspose:
+      wait_transpose(action);
+      break;
     case ActionKind::kGatherUnit:
       for (ParameterId id : program_.units[action.index].parameters) parameters_.gather(id);
       break;
     case ActionKind::kReleaseUnit:
       for (ParameterId id : program_.units[action.index].parameters) parameters_.release(id);
       break;
-    case ActionKind::kReduceUnit: reduce_unit(action); break;
-    case ActionKind::kReleaseValue: ledger_.release_value({action.index}, m); break;
+    case ActionKind::kReduceUnit:
+      reduce_unit(action);
+      break;
+    case ActionKind::kReleaseValue:
+      ledger_.release_value({action.index}, m);
+      break;
   }
 }
 
@@ -176,21 +198,29 @@ void Executor::forward(const Action& action, bool is_recompute) {
     HP_CHECK(it != run->outputs_.end(), "segment {} did not make `{}`", segment.name, program_.values[id.index].name);
     output_bytes += static_cast<int64_t>(it->second.storage().nbytes());
     if (is_recompute && program_.values[id.index].kind == ValueKind::kDiscrete) continue;
-    ledger_.put_value(id, action.micro_batch, it->second.detach());
+    put_value(id, action.micro_batch, it->second.detach());
     if (watch_ && !is_recompute) watch_(program_.values[id.index].name, it->second.detach());
   }
   if (!action.keep_graph) return;
   const std::pair<int, int> key{action.index, action.micro_batch};
-  const bool derives = std::any_of(segment.makes.begin(), segment.makes.end(), [&](ValueId id) { return program_.needs_gradient[id.index]; });
+  const bool derives =
+      std::any_of(segment.makes.begin(), segment.makes.end(), [&](ValueId id) { return program_.needs_gradient[id.index]; });
   if (!derives) return;
   graphs_[key] = std::move(run);
   ledger_.add_graph(key.first, key.second, std::max<int64_t>(0, allocated_bytes() - bytes_before - output_bytes));
 }
 
+void Executor::put_value(ValueId value, int micro_batch, at::Tensor tensor) {
+  const std::vector<ValueId>& outputs = program_.outputs;
+  if (std::find(outputs.begin(), outputs.end(), value) != outputs.end()) outputs_[micro_batch][value.index] = tensor;
+  ledger_.put_value(value, micro_batch, std::move(tensor));
+}
+
 void Executor::check_versions(const SegmentRun& run, const std::vector<uint32_t>& versions) const {
   size_t i = 0;
   for (const auto& [id, tensor] : run.inputs_) {
-    HP_CHECK(tensor._version() == versions[i++], "segment {} changed its input `{}` in place", run.segment_.name, program_.values[id].name);
+    HP_CHECK(tensor._version() == versions[i++], "segment {} changed its input `{}` in place", run.segment_.name,
+             program_.values[id].name);
   }
 }
 
@@ -219,7 +249,8 @@ void Executor::backward(const Action& action) {
 
   std::vector<at::Tensor> gradients(sources.size());
   if (!outputs.empty()) {
-    gradients = torch::autograd::grad(outputs, sources, seeds, /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
+    gradients =
+        torch::autograd::grad(outputs, sources, seeds, /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
   }
   for (size_t i = 0; i < source_values.size(); ++i) {
     if (gradients[1 + i].defined()) ledger_.add_gradient({source_values[i]}, action.micro_batch, gradients[1 + i]);
@@ -249,7 +280,7 @@ void Executor::wait(const Action& action) {
   const ValueId output = program_.exchanges[action.index].output;
   at::Tensor result = node.mapped().wait();
   check_shape(output, action.micro_batch, result);
-  ledger_.put_value(output, action.micro_batch, std::move(result));
+  put_value(output, action.micro_batch, std::move(result));
 }
 
 void Executor::launch_transpose(const Action& action) {
@@ -277,8 +308,9 @@ void Executor::check_shape(ValueId value, int micro_batch, const at::Tensor& ten
   bool fits = tensor.dim() == static_cast<int64_t>(spec.shape.size());
   for (size_t d = 0; fits && d < spec.shape.size(); ++d) {
     const Dimension& dimension = spec.shape[d];
-    const int64_t expected =
-        dimension.symbol.empty() ? dimension.size : symbols_.try_emplace({dimension.symbol, micro_batch}, tensor.size(d)).first->second;
+    const int64_t expected = dimension.symbol.empty()
+                                 ? dimension.size
+                                 : symbols_.try_emplace({dimension.symbol, micro_batch}, tensor.size(d)).first->second;
     fits = tensor.size(d) == expected;
   }
   HP_CHECK(fits, "`{}` is declared {} and came as [{}]", spec.name, to_string(spec.shape), fmt::join(tensor.sizes().vec(), ", "));

@@ -71,6 +71,8 @@ class Executor {
 
   // Loss values of the last run, FP64, [micro-batches][losses].
   const std::vector<std::vector<double>>& losses() const { return losses_; }
+  // The program's outputs of the last run, [micro-batches].
+  const std::vector<ValueMap>& outputs() const { return outputs_; }
   // Counters since the last `clear_counters`.
   const std::map<std::string, at::Tensor>& counters() const { return counters_; }
   void clear_counters() { counters_.clear(); }
@@ -95,6 +97,7 @@ class Executor {
   void wait_transpose(const Action& action);
   void reduce_unit(const Action& action);
   dist::Group& group(const std::string& axis);
+  void put_value(ValueId value, int micro_batch, at::Tensor tensor);
   void check_shape(ValueId value, int micro_batch, const at::Tensor& tensor);
   void check_versions(const SegmentRun& run, const std::vector<uint32_t>& versions) const;
 
@@ -106,6 +109,7 @@ class Executor {
   std::map<std::pair<int, int>, dist::Pending> pending_, pending_transpose_;  // (exchange, micro-batch)
   std::map<std::pair<std::string, int>, int64_t> symbols_;                 // (symbol, micro-batch) -> size
   std::vector<std::vector<double>> losses_;
+  std::vector<ValueMap> outputs_;
   std::map<std::string, at::Tensor> counters_;
   ValueMap input_gradients_;
   Watch watch_;

@@ -18,7 +18,9 @@ void Ledger::drop(const at::Tensor& tensor) {
   }
 }
 
-void Ledger::note_peak() { peak_bytes_ = std::max(peak_bytes_, live_bytes()); }
+void Ledger::note_peak() {
+  peak_bytes_ = std::max(peak_bytes_, live_bytes());
+}
 
 void Ledger::put_value(ValueId value, int micro_batch, at::Tensor tensor) {
   hold(tensor);
@@ -50,7 +52,8 @@ void Ledger::add_gradient(ValueId value, int micro_batch, const at::Tensor& grad
   }
   // A gradient that nobody else holds is taken as it is; any other may alias a seed or another gradient and is copied.
   const bool is_alone = gradient.use_count() == 1 && gradient.storage().use_count() == 1 && gradient.is_contiguous();
-  at::Tensor sum = gradient.to(kernels::math_type(gradient.scalar_type()), /*non_blocking=*/false, /*copy=*/!is_alone).contiguous();
+  at::Tensor sum =
+      gradient.to(kernels::math_type(gradient.scalar_type()), /*non_blocking=*/false, /*copy=*/!is_alone).contiguous();
   hold(sum);
   gradients_.emplace(Key{value.index, micro_batch}, std::move(sum));
 }
@@ -84,7 +87,8 @@ std::string Ledger::describe(const std::vector<ValueSpec>& values) const {
   };
   for (const auto& [key, tensor] : values_) add("value", key, tensor);
   for (const auto& [key, tensor] : gradients_) add("gradient", key, tensor);
-  for (const auto& [key, bytes] : graphs_) lines.emplace_back(bytes, fmt::format("graph of segment {} micro-batch {}", key.first, key.second));
+  for (const auto& [key, bytes] : graphs_)
+    lines.emplace_back(bytes, fmt::format("graph of segment {} micro-batch {}", key.first, key.second));
   std::sort(lines.rbegin(), lines.rend());
   std::string text = fmt::format("{} bytes live, {} at the peak\n", live_bytes(), peak_bytes_);
   for (const auto& [bytes, line] : lines) text += fmt::format("{:>14} {}\n", bytes, line);
@@ -92,7 +96,8 @@ std::string Ledger::describe(const std::vector<ValueSpec>& values) const {
 }
 
 void Ledger::check_empty(const std::vector<ValueSpec>& values) const {
-  HP_CHECK(values_.empty() && gradients_.empty() && graphs_.empty(), "the step left entries in the ledger:\n{}", describe(values));
+  HP_CHECK(values_.empty() && gradients_.empty() && graphs_.empty(), "the step left entries in the ledger:\n{}",
+           describe(values));
 }
 
 }  // namespace hyperparallel::engine

@@ -20,7 +20,8 @@ class CountingAllocator final : public c10::Allocator {
     if (bytes == 0) return {nullptr, nullptr, &release, c10::Device(c10::kCPU)};
     void* memory = nullptr;
     if (posix_memalign(&memory, 64, bytes) != 0) throw std::bad_alloc();
-    const int64_t now = live.fetch_add(static_cast<int64_t>(malloc_usable_size(memory))) + static_cast<int64_t>(malloc_usable_size(memory));
+    const int64_t now =
+        live.fetch_add(static_cast<int64_t>(malloc_usable_size(memory))) + static_cast<int64_t>(malloc_usable_size(memory));
     int64_t seen = peak.load();
     while (now > seen && !peak.compare_exchange_weak(seen, now)) {
     }
@@ -42,8 +43,8 @@ class CountingAllocator final : public c10::Allocator {
 void count_allocations() {
   static CountingAllocator allocator;
   static const bool installed = [] {
-    // Fixed thresholds: without the first, freed memory stays resident as the threshold grows; without the second, every freed block
-    // at the top of the heap goes back to the system and is faulted in again by the next.
+    // Fixed thresholds: without the first, freed memory stays resident as the threshold grows; without the second, every freed
+    // block at the top of the heap goes back to the system and is faulted in again by the next.
     mallopt(M_MMAP_THRESHOLD, 64 << 20);
     mallopt(M_TRIM_THRESHOLD, 256 << 20);
     c10::SetCPUAllocator(&allocator, /*priority=*/100);
@@ -52,8 +53,14 @@ void count_allocations() {
   (void)installed;
 }
 
-int64_t allocated_bytes() { return live.load(); }
-int64_t peak_allocated_bytes() { return peak.load(); }
-void reset_peak_allocated_bytes() { peak.store(live.load()); }
+int64_t allocated_bytes() {
+  return live.load();
+}
+int64_t peak_allocated_bytes() {
+  return peak.load();
+}
+void reset_peak_allocated_bytes() {
+  peak.store(live.load());
+}
 
 }  // namespace hyperparallel::engine

@@ -6,7 +6,11 @@
 namespace hyperparallel::engine {
 
 ParameterStore::ParameterStore(std::vector<ParameterSpec> specs, at::ScalarType master, at::ScalarType compute)
-    : specs_(std::move(specs)), master_type_(master), compute_type_(compute), computes_(specs_.size()), gradients_(specs_.size()) {
+    : specs_(std::move(specs)),
+      master_type_(master),
+      compute_type_(compute),
+      computes_(specs_.size()),
+      gradients_(specs_.size()) {
   masters_.reserve(specs_.size());
   for (size_t i = 0; i < specs_.size(); ++i) {
     const bool is_new = by_name_.emplace(specs_[i].name, ParameterId{static_cast<int32_t>(i)}).second;
@@ -54,7 +58,9 @@ void ParameterStore::gather(ParameterId id) {
   if (!copy.defined()) copy = master(id).to(compute_type_of(id));
 }
 
-void ParameterStore::release(ParameterId id) { computes_[id.index] = at::Tensor(); }
+void ParameterStore::release(ParameterId id) {
+  computes_[id.index] = at::Tensor();
+}
 
 const at::Tensor& ParameterStore::compute(ParameterId id) const {
   const at::Tensor& copy = computes_[id.index];
@@ -68,7 +74,9 @@ at::Tensor& ParameterStore::gradient_or_zeros(ParameterId id) {
   return slot;
 }
 
-void ParameterStore::add_gradient(ParameterId id, const at::Tensor& gradient) { gradient_or_zeros(id).add_(gradient); }
+void ParameterStore::add_gradient(ParameterId id, const at::Tensor& gradient) {
+  gradient_or_zeros(id).add_(gradient);
+}
 
 void ParameterStore::clear_gradients() {
   for (at::Tensor& slot : gradients_) slot = at::Tensor();

@@ -17,10 +17,14 @@ std::string to_string(const Shape& shape) {
 
 const char* to_string(ExchangeKind kind) {
   switch (kind) {
-    case ExchangeKind::kAllGather: return "all-gather";
-    case ExchangeKind::kHalo: return "halo";
-    case ExchangeKind::kAllToAll: return "all-to-all";
-    case ExchangeKind::kAllReduce: return "all-reduce";
+    case ExchangeKind::kAllGather:
+      return "all-gather";
+    case ExchangeKind::kHalo:
+      return "halo";
+    case ExchangeKind::kAllToAll:
+      return "all-to-all";
+    case ExchangeKind::kAllReduce:
+      return "all-reduce";
   }
   return "?";
 }
@@ -79,7 +83,9 @@ ValueId ProgramBuilder::value(std::string name, Shape shape) {
   return add_value(std::move(name), ValueKind::kDifferentiable, std::move(shape));
 }
 
-ValueId ProgramBuilder::choice(std::string name, Shape shape) { return add_value(std::move(name), ValueKind::kDiscrete, std::move(shape)); }
+ValueId ProgramBuilder::choice(std::string name, Shape shape) {
+  return add_value(std::move(name), ValueKind::kDiscrete, std::move(shape));
+}
 
 ParameterId ProgramBuilder::parameter(ParameterSpec spec) {
   program_.parameters.push_back(std::move(spec));
@@ -100,7 +106,9 @@ void ProgramBuilder::begin_region(std::string name) {
   program_.regions.push_back(std::move(name));
 }
 
-void ProgramBuilder::end_region() { region_ = -1; }
+void ProgramBuilder::end_region() {
+  region_ = -1;
+}
 
 void ProgramBuilder::segment(std::string name, std::vector<ValueId> reads, std::vector<ValueId> makes,
                              std::vector<ParameterId> parameters, SegmentCode code) {
@@ -113,7 +121,8 @@ void ProgramBuilder::segment(std::string name, std::vector<ValueId> reads, std::
     available_[id.index] = true;
     program_.segment_of[id.index] = index;
   }
-  program_.segments.push_back({std::move(name), std::move(reads), std::move(makes), std::move(parameters), std::move(code), region_});
+  program_.segments.push_back(
+      {std::move(name), std::move(reads), std::move(makes), std::move(parameters), std::move(code), region_});
   program_.steps.push_back(RunSegment{index});
 }
 
@@ -135,7 +144,12 @@ void ProgramBuilder::wait(ValueId output) {
   program_.steps.push_back(WaitExchange{index});
 }
 
-void ProgramBuilder::loss(ValueId value) { program_.losses.push_back(value); }
+void ProgramBuilder::loss(ValueId value) {
+  program_.losses.push_back(value);
+}
+void ProgramBuilder::output(ValueId value) {
+  program_.outputs.push_back(value);
+}
 
 Program ProgramBuilder::build() && {
   std::set<std::string> names;

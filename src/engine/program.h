@@ -66,6 +66,7 @@ struct Program {
   std::vector<ProgramStep> steps;
   std::vector<std::string> regions;   // names of the layers, in order
   std::vector<ValueId> inputs;        // given from outside for every micro-batch
+  std::vector<ValueId> outputs;       // handed out after every run, whatever else becomes of them
   std::vector<ValueId> losses;        // scalars that are seeded with a coefficient; their weighted sum is what backward derives
 
   // Derived by ProgramBuilder::build.
@@ -105,7 +106,10 @@ class ProgramBuilder {
   ValueId launch(std::string name, ExchangeKind kind, std::string axis, ValueId input);
   void wait(ValueId output);
 
+  const ValueSpec& spec(ValueId value) const { return program_.values[value.index]; }
+
   void loss(ValueId value);
+  void output(ValueId value);
 
   Program build() &&;
 

@@ -20,17 +20,28 @@ bool glob_matches(std::string_view glob, std::string_view text) {
 
 const char* to_string(ActionKind kind) {
   switch (kind) {
-    case ActionKind::kForward: return "forward";
-    case ActionKind::kRecompute: return "recompute";
-    case ActionKind::kBackward: return "backward";
-    case ActionKind::kLaunch: return "launch";
-    case ActionKind::kWait: return "wait";
-    case ActionKind::kLaunchTranspose: return "launch transpose";
-    case ActionKind::kWaitTranspose: return "wait transpose";
-    case ActionKind::kGatherUnit: return "gather";
-    case ActionKind::kReleaseUnit: return "release unit";
-    case ActionKind::kReduceUnit: return "reduce";
-    case ActionKind::kReleaseValue: return "release";
+    case ActionKind::kForward:
+      return "forward";
+    case ActionKind::kRecompute:
+      return "recompute";
+    case ActionKind::kBackward:
+      return "backward";
+    case ActionKind::kLaunch:
+      return "launch";
+    case ActionKind::kWait:
+      return "wait";
+    case ActionKind::kLaunchTranspose:
+      return "launch transpose";
+    case ActionKind::kWaitTranspose:
+      return "wait transpose";
+    case ActionKind::kGatherUnit:
+      return "gather";
+    case ActionKind::kReleaseUnit:
+      return "release unit";
+    case ActionKind::kReduceUnit:
+      return "reduce";
+    case ActionKind::kReleaseValue:
+      return "release";
   }
   return "?";
 }
@@ -40,9 +51,7 @@ namespace {
 // Emits the actions of one step; the passes below it add units and releases.
 class Builder {
  public:
-  Builder(const Program& program, const ScheduleOptions& options) : program_(program), options_(options) {
-    classify();
-  }
+  Builder(const Program& program, const ScheduleOptions& options) : program_(program), options_(options) { classify(); }
 
   std::vector<Action> build() {
     for (int micro_batch = 0; micro_batch < options_.micro_batches; ++micro_batch) {
@@ -148,7 +157,8 @@ class Builder {
     }
   }
 
-  // Puts a release behind the last use of every life of a value. A life starts where the value is made (again); inputs live from the start.
+  // Puts a release behind the last use of every life of a value. A life starts where the value is made (again); inputs live from
+  // the start.
   std::vector<Action> with_releases(std::vector<Action> actions) const {
     std::vector<std::vector<Action>> after(actions.size());
     std::map<std::pair<int, int>, size_t> last;  // (value, micro-batch) -> action of the last use in this life
@@ -222,13 +232,15 @@ class Builder {
 
 }  // namespace
 
-std::vector<Action> build_schedule(const Program& program, const ScheduleOptions& options) { return Builder(program, options).build(); }
+std::vector<Action> build_schedule(const Program& program, const ScheduleOptions& options) {
+  return Builder(program, options).build();
+}
 
 std::vector<std::string> unmatched_keep(const Program& program, const RecomputePolicy& policy) {
   std::vector<std::string> unmatched;
   for (const std::string& glob : policy.keep) {
-    const bool matches =
-        std::any_of(program.values.begin(), program.values.end(), [&](const ValueSpec& value) { return glob_matches(glob, value.name); });
+    const bool matches = std::any_of(program.values.begin(), program.values.end(),
+                                     [&](const ValueSpec& value) { return glob_matches(glob, value.name); });
     if (!matches) unmatched.push_back(glob);
   }
   return unmatched;
@@ -241,17 +253,26 @@ std::string describe(const Program& program, const std::vector<Action>& schedule
     switch (action.kind) {
       case ActionKind::kForward:
       case ActionKind::kRecompute:
-      case ActionKind::kBackward: name = program.segments[action.index].name; break;
+      case ActionKind::kBackward:
+        name = program.segments[action.index].name;
+        break;
       case ActionKind::kLaunch:
       case ActionKind::kWait:
       case ActionKind::kLaunchTranspose:
-      case ActionKind::kWaitTranspose: name = program.exchanges[action.index].name; break;
+      case ActionKind::kWaitTranspose:
+        name = program.exchanges[action.index].name;
+        break;
       case ActionKind::kGatherUnit:
       case ActionKind::kReleaseUnit:
-      case ActionKind::kReduceUnit: name = program.units[action.index].name; break;
-      case ActionKind::kReleaseValue: name = program.values[action.index].name; break;
+      case ActionKind::kReduceUnit:
+        name = program.units[action.index].name;
+        break;
+      case ActionKind::kReleaseValue:
+        name = program.values[action.index].name;
+        break;
     }
-    text += fmt::format("{} {}{}\n", to_string(action.kind), name, action.micro_batch < 0 ? "" : fmt::format(" #{}", action.micro_batch));
+    text += fmt::format("{} {}{}\n", to_string(action.kind), name,
+                        action.micro_batch < 0 ? "" : fmt::format(" #{}", action.micro_batch));
   }
   return text;
 }

@@ -97,8 +97,8 @@ void for_each_group(const at::Tensor& offsets, const Body& body) {
 }
 
 struct GroupedLinear : Function<GroupedLinear> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& /*anchor*/, const at::Tensor& offsets,
-                            const Weight& weight) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& /*anchor*/,
+                            const at::Tensor& offsets, const Weight& weight) {
     save_weight(context, weight);
     context->save_for_backward({x, offsets});
     const at::Tensor w = weight.value().to(x.scalar_type()), input = x.detach();
@@ -148,8 +148,8 @@ struct Embedding : Function<Embedding> {
 
 struct LinearCrossEntropy : Function<LinearCrossEntropy> {
   // Only scored rows meet the vocabulary.
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden, const at::Tensor& /*anchor*/, const at::Tensor& targets,
-                            const Weight& weight, int64_t chunk) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden, const at::Tensor& /*anchor*/,
+                            const at::Tensor& targets, const Weight& weight, int64_t chunk) {
     save_weight(context, weight);
     const at::Tensor scored = targets.ge(0).nonzero().flatten();  // [scored]
     const at::Tensor rows = hidden.index_select(0, scored), ids = targets.index_select(0, scored);
@@ -193,16 +193,24 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
 };
 
 // The anchor of a frozen weight asks for nothing.
-at::Tensor anchor_of(const Weight& weight) { return weight.trainable() ? weight.anchor : weight.anchor.detach(); }
+at::Tensor anchor_of(const Weight& weight) {
+  return weight.trainable() ? weight.anchor : weight.anchor.detach();
+}
 
 }  // namespace
 
-at::Tensor linear(const at::Tensor& x, const Weight& weight) { return Linear::apply(x, anchor_of(weight), weight); }
-at::Tensor block_linear(const at::Tensor& x, const Weight& weight) { return BlockLinear::apply(x, anchor_of(weight), weight); }
+at::Tensor linear(const at::Tensor& x, const Weight& weight) {
+  return Linear::apply(x, anchor_of(weight), weight);
+}
+at::Tensor block_linear(const at::Tensor& x, const Weight& weight) {
+  return BlockLinear::apply(x, anchor_of(weight), weight);
+}
 at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& offsets, const Weight& weight) {
   return GroupedLinear::apply(x.contiguous(), anchor_of(weight), offsets, weight);
 }
-at::Tensor embedding(const at::Tensor& ids, const Weight& weight) { return Embedding::apply(ids, anchor_of(weight), weight); }
+at::Tensor embedding(const at::Tensor& ids, const Weight& weight) {
+  return Embedding::apply(ids, anchor_of(weight), weight);
+}
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& targets, const Weight& weight, int64_t chunk) {
   return LinearCrossEntropy::apply(hidden, anchor_of(weight), targets, weight, chunk);
 }

@@ -1,10 +1,13 @@
-// CSA2 attention of one layer: every query sees its window and its chosen compressed groups; one key/value head. Spec: backbone 4.
+// CSA2 attention of one layer: every query sees its window and its chosen compressed groups; one key/value head. Spec:
+// backbone 4.
 //
-//   keys(t) = window_kv[max(t - window + 1, start[t]) .. t]  and  compressed_kv[g] for g in topk[t], g >= 0
+//   keys(t) = window_kv[max(row[t] - window + 1, start[t]) .. row[t]]  and  compressed_kv[g] for g in topk[t], g >= 0
 //   p       = softmax over {keys, sink} of (q[t, h] . key * d^-0.5 ; sink[h])            FP32; the sink has no value
 //   out[t, h] = sum over keys of p * key                     products, and the scaled logits, round to q's type
 //
-// Works in chunks of queries, forward and backward: nothing of size tokens x tokens is ever formed. Backward forms each chunk again.
+// Queries may be fewer than keys: a query's own key is `row[t]`, so rows of a halo or of earlier tokens lie between them.
+// Works in chunks of queries, forward and backward: nothing of size tokens x tokens is ever formed. A chunk ends early where its
+// keys lie far apart, so that it never forms more than chunk * (chunk + window) logits a head. Backward forms each chunk again.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,12 +16,15 @@ namespace hyperparallel::kernels {
 
 struct AttentionShape {
   int64_t window = 0;
-  int64_t chunk = 128;  // queries per chunk
+  int64_t chunk = 128;  // queries per chunk, at most
 };
 
-// q [tokens, heads, d]; window_kv [tokens, d]; compressed_kv [groups, d] and topk int32 [tokens, k], or both undefined; sink [heads] in the
-// math type; start int64 [tokens] = index of the document's first token -> [tokens, heads, d]. Differentiable in q, both KVs and sink.
-at::Tensor csa2_attention(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv, const at::Tensor& topk,
-                          const at::Tensor& sink, const at::Tensor& start, const AttentionShape& shape);
+// q [tokens, heads, d]; window_kv [keys, d]; compressed_kv [groups, d] and topk int32 [tokens, k], or both undefined; sink
+// [heads] in the math type; row int64 [tokens] = index of the token's own key; start int64 [tokens] = index of its document's
+// first key; neither falls
+// -> [tokens, heads, d]. Differentiable in q, both KVs and sink. Where every token has one key, row is 0 .. tokens - 1.
+at::Tensor csa2_attention(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv,
+                          const at::Tensor& topk, const at::Tensor& sink, const at::Tensor& row, const at::Tensor& start,
+                          const AttentionShape& shape);
 
 }  // namespace hyperparallel::kernels

@@ -1,6 +1,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -18,7 +19,7 @@ using torch::autograd::variable_list;
 // One chunk of queries with the keys it can see.
 struct Chunk {
   int64_t first, rows;  // queries
-  int64_t first_key;    // window keys first_key .. first + rows - 1
+  int64_t first_key;    // of the window keys any of them sees
   at::Tensor q;         // [rows, heads, d]
   at::Tensor window;    // [keys, d]
   at::Tensor selected;  // [rows, k, d], or undefined
@@ -27,18 +28,39 @@ struct Chunk {
   at::Tensor ids;       // int64 [rows * k], -1 where empty
 };
 
-Chunk cut_chunk(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv, const at::Tensor& topk,
-                const at::Tensor& start, const AttentionShape& shape, int64_t first) {
+// The queries and everything they attend to.
+struct Inputs {
+  at::Tensor q, window_kv, compressed_kv, topk, sink, row, start;
+  AttentionShape shape;
+
+  int64_t oldest_key(int64_t t) const {
+    return std::max(row.const_data_ptr<int64_t>()[t] - shape.window + 1, start.const_data_ptr<int64_t>()[t]);
+  }
+
+  // How many queries from `first` on make a chunk. There is always one.
+  int64_t chunk_rows(int64_t first) const {
+    const int64_t most = std::min(shape.chunk, q.size(0) - first), budget = shape.chunk * (shape.chunk + shape.window);
+    const int64_t* own = row.const_data_ptr<int64_t>();
+    int64_t rows = 1;
+    while (rows < most && (rows + 1) * (own[first + rows] + 1 - oldest_key(first)) <= budget) ++rows;
+    return rows;
+  }
+
+  Chunk cut(int64_t first) const;
+};
+
+Chunk Inputs::cut(int64_t first) const {
   Chunk chunk;
   chunk.first = first;
-  chunk.rows = std::min(shape.chunk, q.size(0) - first);
-  chunk.first_key = std::max<int64_t>(0, first - shape.window + 1);
+  chunk.rows = chunk_rows(first);
+  chunk.first_key = oldest_key(first);
   chunk.q = q.narrow(0, first, chunk.rows);
-  chunk.window = window_kv.slice(0, chunk.first_key, first + chunk.rows);
-  const at::Tensor t = at::arange(first, first + chunk.rows, at::kLong).unsqueeze(1);               // [rows, 1]
-  const at::Tensor key = at::arange(chunk.first_key, first + chunk.rows, at::kLong).unsqueeze(0);   // [1, keys]
-  const at::Tensor oldest = at::maximum(t - (shape.window - 1), start.narrow(0, first, chunk.rows).unsqueeze(1));
-  chunk.blocked = key.lt(oldest).logical_or_(key.gt(t));
+  const int64_t end_key = row.const_data_ptr<int64_t>()[first + chunk.rows - 1] + 1;
+  chunk.window = window_kv.slice(0, chunk.first_key, end_key);
+  const at::Tensor own = row.narrow(0, first, chunk.rows).unsqueeze(1);                 // [rows, 1]
+  const at::Tensor key = at::arange(chunk.first_key, end_key, at::kLong).unsqueeze(0);  // [1, keys]
+  const at::Tensor oldest = at::maximum(own - (shape.window - 1), start.narrow(0, first, chunk.rows).unsqueeze(1));
+  chunk.blocked = key.lt(oldest).logical_or_(key.gt(own));
   if (topk.size(1) > 0 && compressed_kv.size(0) > 0) {
     const at::Tensor chosen = topk.narrow(0, first, chunk.rows);
     chunk.empty = chosen.lt(0);
@@ -49,7 +71,8 @@ Chunk cut_chunk(const at::Tensor& q, const at::Tensor& window_kv, const at::Tens
 }
 
 // [rows, heads, d]
-at::Tensor attend(const Chunk& chunk, const at::Tensor& q, const at::Tensor& window, const at::Tensor& selected, const at::Tensor& sink) {
+at::Tensor attend(const Chunk& chunk, const at::Tensor& q, const at::Tensor& window, const at::Tensor& selected,
+                  const at::Tensor& sink) {
   const int64_t rows = q.size(0), heads = q.size(1), d = q.size(2);
   const double scale = std::pow(static_cast<double>(d), -0.5), minus_infinity = -std::numeric_limits<double>::infinity();
   at::Tensor near = to_math(at::matmul(q.reshape({rows * heads, d}), window.t()) * scale).view({rows, heads, -1});
@@ -68,31 +91,35 @@ at::Tensor attend(const Chunk& chunk, const at::Tensor& q, const at::Tensor& win
 }
 
 struct Csa2Attention : torch::autograd::Function<Csa2Attention> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv,
-                            const at::Tensor& topk, const at::Tensor& sink, const at::Tensor& start, AttentionShape shape) {
-    context->save_for_backward({q, window_kv, compressed_kv, topk, sink, start});
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& window_kv,
+                            const at::Tensor& compressed_kv, const at::Tensor& topk, const at::Tensor& sink,
+                            const at::Tensor& row, const at::Tensor& start, AttentionShape shape) {
+    context->save_for_backward({q, window_kv, compressed_kv, topk, sink, row, start});
     context->saved_data["window"] = shape.window;
     context->saved_data["chunk"] = shape.chunk;
+    const Inputs inputs{q, window_kv, compressed_kv, topk, sink, row, start, shape};
     at::Tensor out = at::empty_like(q, at::MemoryFormat::Contiguous);
-    for (int64_t first = 0; first < q.size(0); first += shape.chunk) {
-      const Chunk chunk = cut_chunk(q, window_kv, compressed_kv, topk, start, shape, first);
+    for (int64_t first = 0; first < q.size(0);) {
+      const Chunk chunk = inputs.cut(first);
       out.narrow(0, first, chunk.rows).copy_(attend(chunk, chunk.q, chunk.window, chunk.selected, sink));
+      first += chunk.rows;
     }
     return out;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const variable_list saved = context->get_saved_variables();
-    const at::Tensor q = saved[0].detach(), window_kv = saved[1].detach(), sink = saved[4].detach(), topk = saved[3], start = saved[5];
-    const at::Tensor compressed_kv = saved[2].detach();
-    const AttentionShape shape{context->saved_data["window"].toInt(), context->saved_data["chunk"].toInt()};
-    const auto math = [](const at::Tensor& tensor) { return tensor.options().dtype(math_type(tensor.scalar_type())); };
-    at::Tensor dq = at::empty_like(q, at::MemoryFormat::Contiguous), dsink = at::zeros_like(sink);
-    at::Tensor dwindow = at::zeros(window_kv.sizes(), math(window_kv)), dcompressed = at::zeros(compressed_kv.sizes(), math(compressed_kv));
-    for (int64_t first = 0; first < q.size(0); first += shape.chunk) {
-      const Chunk chunk = cut_chunk(q, window_kv, compressed_kv, topk, start, shape, first);
+    const Inputs inputs{saved[0].detach(), saved[1].detach(),
+                        saved[2].detach(), saved[3],
+                        saved[4].detach(), saved[5],
+                        saved[6],          {context->saved_data["window"].toInt(), context->saved_data["chunk"].toInt()}};
+    const auto sum_of = [](const at::Tensor& t) { return at::zeros(t.sizes(), t.options().dtype(math_type(t.scalar_type()))); };
+    at::Tensor dq = at::empty_like(inputs.q, at::MemoryFormat::Contiguous), dsink = at::zeros_like(inputs.sink);
+    at::Tensor dwindow = sum_of(inputs.window_kv), dcompressed = sum_of(inputs.compressed_kv);
+    for (int64_t first = 0; first < inputs.q.size(0);) {
+      const Chunk chunk = inputs.cut(first);
       const auto leaf = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.detach().requires_grad_(true) : tensor; };
-      variable_list leaves{leaf(chunk.q), leaf(chunk.window), leaf(sink)};
+      variable_list leaves{leaf(chunk.q), leaf(chunk.window), leaf(inputs.sink)};
       const at::Tensor selected = leaf(chunk.selected);
       if (selected.defined()) leaves.push_back(selected);
       at::Tensor out;
@@ -104,21 +131,40 @@ struct Csa2Attention : torch::autograd::Function<Csa2Attention> {
       dq.narrow(0, first, chunk.rows).copy_(d[0]);
       dwindow.narrow(0, chunk.first_key, d[1].size(0)).add_(d[1]);
       dsink.add_(d[2]);
-      if (selected.defined()) scatter_add_rows(dcompressed, chunk.ids, d[3].reshape({-1, q.size(2)}));
+      if (selected.defined()) scatter_add_rows(dcompressed, chunk.ids, d[3].reshape({-1, inputs.q.size(2)}));
+      first += chunk.rows;
     }
-    return {dq, dwindow.to(window_kv.scalar_type()), dcompressed.to(compressed_kv.scalar_type()), at::Tensor(), dsink, at::Tensor(), at::Tensor()};
+    return {dq,
+            dwindow.to(inputs.window_kv.scalar_type()),
+            dcompressed.to(inputs.compressed_kv.scalar_type()),
+            at::Tensor(),
+            dsink,
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor()};
   }
 };
 
 }  // namespace
 
-at::Tensor csa2_attention(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv, const at::Tensor& topk,
-                          const at::Tensor& sink, const at::Tensor& start, const AttentionShape& shape) {
+at::Tensor csa2_attention(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv,
+                          const at::Tensor& topk, const at::Tensor& sink, const at::Tensor& row, const at::Tensor& start,
+                          const AttentionShape& shape) {
   HP_CHECK(shape.window >= 1 && shape.chunk >= 1, "attention with a window of {} in chunks of {}", shape.window, shape.chunk);
+  HP_CHECK(
+      row.sizes() == start.sizes() && row.dim() == 1 && row.size(0) == q.size(0) && row.is_contiguous() && start.is_contiguous(),
+      "attention of {} queries with {} own keys and {} starts", q.size(0), row.numel(), start.numel());
+  const int64_t* own = row.const_data_ptr<int64_t>();
+  const int64_t* oldest = start.const_data_ptr<int64_t>();
+  const int64_t tokens = row.numel();
+  HP_CHECK(std::is_sorted(own, own + tokens) && std::is_sorted(oldest, oldest + tokens) &&
+               (tokens == 0 || (oldest[0] >= 0 && own[tokens - 1] < window_kv.size(0))),
+           "own keys and document starts must ascend within {} window keys", window_kv.size(0));
   if (!compressed_kv.defined()) {  // no groups to choose from
-    return Csa2Attention::apply(q, window_kv, window_kv.detach().narrow(0, 0, 0), at::empty({q.size(0), 0}, at::kInt), sink, start, shape);
+    return Csa2Attention::apply(q, window_kv, window_kv.detach().narrow(0, 0, 0), at::empty({q.size(0), 0}, at::kInt), sink, row,
+                                start, shape);
   }
-  return Csa2Attention::apply(q, window_kv, compressed_kv, topk, sink, start, shape);
+  return Csa2Attention::apply(q, window_kv, compressed_kv, topk, sink, row, start, shape);
 }
 
 }  // namespace hyperparallel::kernels

@@ -19,14 +19,22 @@ using engine::ValueId;
 
 namespace {
 
-kernels::RopeTable table_of(SegmentRun& run, const RopeValues& rope) { return {run.read(rope.cos), run.read(rope.sin)}; }
+kernels::RopeTable table_of(SegmentRun& run, const RopeValues& rope) {
+  return {run.read(rope.cos), run.read(rope.sin)};
+}
 
 // Adds the attention of one layer, piece by piece.
 class AttentionLayer {
  public:
   AttentionLayer(ModelBuilder& builder, int64_t layer, ValueId x)
-      : builder_(builder), program_(builder.program), text_(builder.text()), layer_(layer), x_(x), ratio_(text_.ratio(layer)),
-        prefix_(layer_parameter(layer) + "attn."), name_(layer_name(layer) + ".attn"),
+      : builder_(builder),
+        program_(builder.program),
+        text_(builder.text()),
+        layer_(layer),
+        x_(x),
+        ratio_(text_.ratio(layer)),
+        prefix_(layer_parameter(layer) + "attn."),
+        name_(layer_name(layer) + ".attn"),
         rope_(ratio_ > 0 ? builder.rope_compress : builder.rope_main) {
     if (ratio_ > 0) groups_ = builder.inputs.groups.at(ratio_);
   }
@@ -45,11 +53,12 @@ class AttentionLayer {
     if (text_.is_kv_source(layer_)) {
       program_.wait(index_keys);
       program_.wait(compressed);
-      builder_.published = {compressed, index_keys};
+      builder_.published = {add_continued(builder_, compressed, KeptRows::Kind::kGroups, ratio_),
+                            add_continued(builder_, index_keys, KeptRows::Kind::kGroups, ratio_)};
     }
     if (text_.is_index_source(layer_)) add_selection();
     program_.wait(window_kv);
-    return add_attend(window_kv);
+    return add_attend(add_continued(builder_, window_kv, KeptRows::Kind::kWindow));
   }
 
  private:
@@ -60,7 +69,8 @@ class AttentionLayer {
     program_.segment(name_ + ".kv", {x_, rope_.cos, rope_.sin}, {window_kv_}, {wkv, norm},
                      [x = x_, rope = rope_, out = window_kv_, wkv, norm, eps = text_.rms_norm_eps,
                       quantised = builder_.config.switches.cache_quantisation](SegmentRun& run) {
-                       const at::Tensor kv = kernels::rms_norm(engine::linear(run.read(x), run.weight(wkv)), run.parameter(norm), eps);
+                       const at::Tensor kv =
+                           kernels::rms_norm(engine::linear(run.read(x), run.weight(wkv)), run.parameter(norm), eps);
                        const at::Tensor rotated = kernels::apply_rope(kv, table_of(run, rope));
                        run.make(out, quantised ? kernels::fp8_window(rotated) : rotated);
                      });
@@ -77,26 +87,28 @@ class AttentionLayer {
     if (wgate.valid()) parameters.push_back(wgate);
     const RopeValues rope = builder_.rope_of_groups.at(ratio_);
     const bool quantised = builder_.config.switches.cache_quantisation;
+    const ValueId inputs = ratio_ > 1 ? add_continued(builder_, x_, KeptRows::Kind::kGroupInputs, ratio_) : x_;
     const ValueId latent = program_.value(layer_name(layer_) + ".latent", {rows, hd});
     compressed_kv_ = program_.value(layer_name(layer_) + ".compressed_kv", {rows, hd});
-    program_.segment(name_ + ".compress", {x_, groups_.tokens, rope.cos, rope.sin}, {latent, compressed_kv_}, parameters,
-                     [=, x = x_, members = groups_.tokens, out = compressed_kv_, ratio = ratio_, eps = text_.rms_norm_eps](SegmentRun& run) {
-                       const at::Tensor& input = run.read(x);
-                       const at::Tensor tokens = run.read(members).reshape({-1});
-                       at::Tensor pooled;  // [groups, head_dim] in the model type
-                       if (ratio > 1) {
-                         const at::Tensor wide = kernels::to_math(kernels::gather_rows(input, tokens));
-                         const at::Tensor u = engine::linear(wide, run.weight(wkv)).view({-1, ratio, hd});
-                         const at::Tensor g = engine::linear(wide, run.weight(wgate)).view({-1, ratio, hd});
-                         pooled = kernels::pool_groups(u, g).to(input.scalar_type());
-                       } else {
-                         pooled = engine::linear(kernels::gather_rows(input, tokens), run.weight(wkv));
-                       }
-                       const at::Tensor z = kernels::rms_norm(pooled, run.parameter(norm), eps);
-                       const at::Tensor rotated = kernels::apply_rope(z, table_of(run, rope));
-                       run.make(latent, z);
-                       run.make(out, quantised ? kernels::fp4_kv(rotated) : rotated);
-                     });
+    program_.segment(
+        name_ + ".compress", {inputs, groups_.tokens, rope.cos, rope.sin}, {latent, compressed_kv_}, parameters,
+        [=, members = groups_.tokens, out = compressed_kv_, ratio = ratio_, eps = text_.rms_norm_eps](SegmentRun& run) {
+          const at::Tensor& input = run.read(inputs);
+          const at::Tensor tokens = run.read(members).reshape({-1});
+          at::Tensor pooled;  // [groups, head_dim] in the model type
+          if (ratio > 1) {
+            const at::Tensor wide = kernels::to_math(kernels::gather_rows(input, tokens));
+            const at::Tensor u = engine::linear(wide, run.weight(wkv)).view({-1, ratio, hd});
+            const at::Tensor g = engine::linear(wide, run.weight(wgate)).view({-1, ratio, hd});
+            pooled = kernels::pool_groups(u, g).to(input.scalar_type());
+          } else {
+            pooled = engine::linear(kernels::gather_rows(input, tokens), run.weight(wkv));
+          }
+          const at::Tensor z = kernels::rms_norm(pooled, run.parameter(norm), eps);
+          const at::Tensor rotated = kernels::apply_rope(z, table_of(run, rope));
+          run.make(latent, z);
+          run.make(out, quantised ? kernels::fp4_kv(rotated) : rotated);
+        });
 
     const ParameterId wk = builder_.weight(prefix_ + "indexer.wk.weight", {text_.index_head_dim, hd});
     const ParameterId k_norm = builder_.gain(prefix_ + "indexer.k_norm.weight", text_.index_head_dim);
@@ -104,7 +116,8 @@ class AttentionLayer {
     program_.segment(name_ + ".index_key", {latent, rope.cos, rope.sin}, {index_k_}, {wk, k_norm},
                      [=, out = index_k_, eps = text_.rms_norm_eps](SegmentRun& run) {
                        at::NoGradGuard discrete;
-                       const at::Tensor k = kernels::rms_norm(engine::linear(run.read(latent), run.weight(wk)), run.parameter(k_norm), eps);
+                       const at::Tensor k =
+                           kernels::rms_norm(engine::linear(run.read(latent), run.weight(wk)), run.parameter(k_norm), eps);
                        const at::Tensor rotated = kernels::apply_rope(k, table_of(run, rope));
                        run.make(out, quantised ? kernels::fp4_index(rotated) : rotated);
                      });
@@ -119,7 +132,8 @@ class AttentionLayer {
     q_ = program_.value(name_ + ".q", {"tokens", heads, hd});
     program_.segment(name_ + ".queries", {x_, rope_.cos, rope_.sin}, {q_res_, q_}, {wq_a, norm, wq_b},
                      [=, x = x_, rope = rope_, q_res = q_res_, q = q_, eps = text_.rms_norm_eps](SegmentRun& run) {
-                       const at::Tensor z = kernels::rms_norm(engine::linear(run.read(x), run.weight(wq_a)), run.parameter(norm), eps);
+                       const at::Tensor z =
+                           kernels::rms_norm(engine::linear(run.read(x), run.weight(wq_a)), run.parameter(norm), eps);
                        const at::Tensor wide = engine::linear(z, run.weight(wq_b)).view({-1, heads, hd});
                        run.make(q_res, z);
                        run.make(q, kernels::apply_rope(wide, table_of(run, rope)));
@@ -147,7 +161,8 @@ class AttentionLayer {
     const bool pooling = builder_.config.switches.candidates && text_.candidate_source_layer_id >= 0;
     const bool makes_candidates = pooling && layer_ == text_.candidate_source_layer_id;
     const ValueId pool = pooling && layer_ > text_.candidate_source_layer_id ? builder_.candidates : ValueId{};
-    const ValueId keys = builder_.published.index_keys, topk = program_.choice(layer_name(layer_) + ".topk", {"tokens", name_ + ".k"});
+    const ValueId keys = builder_.published.index_keys,
+                  topk = program_.choice(layer_name(layer_) + ".topk", {"tokens", name_ + ".k"});
     const ValueId candidates =
         makes_candidates ? program_.choice(layer_name(layer_) + ".candidate_blocks", {"tokens", "candidate_blocks"}) : ValueId{};
     std::vector<ValueId> reads{index_q_, index_weights_, keys, groups_.first, groups_.count}, makes{topk};
@@ -155,9 +170,11 @@ class AttentionLayer {
     if (makes_candidates) makes.push_back(candidates);
     program_.segment(
         name_ + ".select", reads, makes, {},
-        [=, index_q = index_q_, index_weights = index_weights_, groups = groups_, best = text_.index_topk, blocks = text_.candidate_topk_blocks,
-         block_size = text_.candidate_block_size, chunk = builder_.options.index_chunk_elements, layer = layer_](SegmentRun& run) {
-          const kernels::IndexQueries queries{run.read(index_q), run.read(index_weights), run.read(groups.first), run.read(groups.count)};
+        [=, index_q = index_q_, index_weights = index_weights_, groups = groups_, best = text_.index_topk,
+         blocks = text_.candidate_topk_blocks, block_size = text_.candidate_block_size,
+         chunk = builder_.options.index_chunk_elements, layer = layer_](SegmentRun& run) {
+          const kernels::IndexQueries queries{run.read(index_q), run.read(index_weights), run.read(groups.first),
+                                              run.read(groups.count)};
           const int64_t most = queries.count.numel() > 0 ? queries.count.max().item<int64_t>() : 0;  // no query sees more groups
           kernels::CandidateOptions keep{0, block_size};
           if (pool.valid()) keep.blocks = run.read(pool).size(1);
@@ -166,7 +183,8 @@ class AttentionLayer {
                                                                      pool.valid() ? run.read(pool) : at::Tensor(), chunk);
           run.observe(layer_name(layer) + ".index_scores", [&] { return kernels::index_scores(queries, run.read(keys)); });
           run.make(topk, choice.topk);
-          if (candidates.valid()) run.make(candidates, choice.candidates.defined() ? choice.candidates : at::empty({queries.q.size(0), 0}, at::kInt));
+          if (candidates.valid())
+            run.make(candidates, choice.candidates.defined() ? choice.candidates : at::empty({queries.q.size(0), 0}, at::kInt));
         });
     builder_.topk = topk;
     if (makes_candidates) builder_.candidates = candidates;
@@ -174,23 +192,28 @@ class AttentionLayer {
 
   ValueId add_attend(ValueId window_kv) {
     const int64_t heads = text_.num_attention_heads, hd = text_.head_dim, blocks = text_.o_groups;
-    const ParameterId sink = builder_.master_leaf(prefix_ + "attn_sink", {heads}, Initialiser::fill(builder_.config.switches.initialisation.attention_sink));
+    const ParameterId sink = builder_.master_leaf(prefix_ + "attn_sink", {heads},
+                                                  Initialiser::fill(builder_.config.switches.initialisation.attention_sink));
     const ParameterId wo_a = builder_.weight(prefix_ + "wo_a.weight", {blocks * text_.o_lora_rank, heads * hd / blocks});
     const ParameterId wo_b = builder_.weight(prefix_ + "wo_b.weight", {text_.hidden_size, blocks * text_.o_lora_rank});
-    const ValueId start = builder_.inputs.document_start, out = program_.value(layer_name(layer_) + ".attn_out", {"tokens", text_.hidden_size});
-    const ValueId compressed = ratio_ > 0 ? builder_.published.compressed : ValueId{}, topk = ratio_ > 0 ? builder_.topk : ValueId{};
-    std::vector<ValueId> reads{q_, window_kv, start, rope_.cos, rope_.sin};
+    const ValueId row = builder_.inputs.key_row, start = builder_.inputs.document_start;
+    const ValueId out = program_.value(layer_name(layer_) + ".attn_out", {"tokens", text_.hidden_size});
+    const ValueId compressed = ratio_ > 0 ? builder_.published.compressed : ValueId{},
+                  topk = ratio_ > 0 ? builder_.topk : ValueId{};
+    std::vector<ValueId> reads{q_, window_kv, row, start, rope_.cos, rope_.sin};
     if (ratio_ > 0) reads.insert(reads.end(), {compressed, topk});
-    program_.segment(name_ + ".attend", reads, {out}, {sink, wo_a, wo_b},
-                     [=, q = q_, rope = rope_, shape = kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk}](SegmentRun& run) {
-                       const at::Tensor far_kv = compressed.valid() ? run.read(compressed) : at::Tensor();
-                       const at::Tensor far = topk.valid() ? run.read(topk) : at::Tensor();
-                       const at::Tensor mixed = kernels::csa2_attention(run.read(q), run.read(window_kv), far_kv, far, run.parameter(sink),
-                                                                        run.read(start), shape);
-                       const at::Tensor back = kernels::apply_rope(mixed, table_of(run, rope), /*inverse=*/true);
-                       const at::Tensor low = engine::block_linear(back.reshape({-1, blocks, heads * hd / blocks}), run.weight(wo_a));
-                       run.make(out, engine::linear(low, run.weight(wo_b)));
-                     });
+    program_.segment(
+        name_ + ".attend", reads, {out}, {sink, wo_a, wo_b},
+        [=, q = q_, rope = rope_,
+         shape = kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk}](SegmentRun& run) {
+          const at::Tensor far_kv = compressed.valid() ? run.read(compressed) : at::Tensor();
+          const at::Tensor far = topk.valid() ? run.read(topk) : at::Tensor();
+          const at::Tensor mixed = kernels::csa2_attention(run.read(q), run.read(window_kv), far_kv, far, run.parameter(sink),
+                                                           run.read(row), run.read(start), shape);
+          const at::Tensor back = kernels::apply_rope(mixed, table_of(run, rope), /*inverse=*/true);
+          const at::Tensor low = engine::block_linear(back.reshape({-1, blocks, heads * hd / blocks}), run.weight(wo_a));
+          run.make(out, engine::linear(low, run.weight(wo_b)));
+        });
     return out;
   }
 
@@ -208,6 +231,8 @@ class AttentionLayer {
 
 }  // namespace
 
-ValueId add_attention(ModelBuilder& builder, int64_t layer, ValueId x) { return AttentionLayer(builder, layer, x).add(); }
+ValueId add_attention(ModelBuilder& builder, int64_t layer, ValueId x) {
+  return AttentionLayer(builder, layer, x).add();
+}
 
 }  // namespace hyperparallel::models::deepseek_v41

@@ -51,6 +51,8 @@ std::string layer_parameter(int64_t layer);  // "model.layers.3."
 // Declares the inputs; `vision` and `text` say which parts are built.
 void add_inputs(ModelBuilder& builder, bool text, bool vision);
 void add_rope_tables(ModelBuilder& builder);
+// `fresh` [rows of this run, width] behind the rows that sequences kept of earlier runs; `fresh` itself unless the program is cached.
+engine::ValueId add_continued(ModelBuilder& builder, engine::ValueId fresh, KeptRows::Kind kind, int64_t ratio = 0);
 
 // Vision tower, aligner and spans: returns `span_embeddings` [span tokens, hidden].
 engine::ValueId add_vision(ModelBuilder& builder);

@@ -1,5 +1,6 @@
 #include "kernels/mhc/op.h"
 #include "kernels/norm/op.h"
+#include "kernels/rows/op.h"
 #include "kernels/types.h"
 #include "models/deepseek_v41/builder.h"
 
@@ -18,13 +19,24 @@ void add_head(ModelBuilder& builder, ValueId streams, ValueId pre) {
   builder.program.segment("final_norm", {streams, pre}, {hidden}, {norm}, [=, eps = text.rms_norm_eps](SegmentRun& run) {
     run.make(hidden, kernels::rms_norm(kernels::collapse(run.read(streams), run.read(pre)), run.parameter(norm), eps));
   });
+  if (builder.options.cached) {
+    const ValueId rows = builder.inputs.logit_rows, logits = builder.program.value("logits", {"documents", text.vocab_size});
+    builder.program.segment("logits", {hidden, rows}, {logits}, {head}, [=](SegmentRun& run) {
+      run.make(logits,
+               kernels::to_math(engine::linear(kernels::gather_rows(run.read(hidden), run.read(rows)), run.weight(head))));
+    });
+    builder.program.output(logits);
+    builder.inputs.logits = logits;
+    return;
+  }
   const ValueId targets = builder.inputs.targets, loss = builder.program.value("loss", {});
-  builder.program.segment("loss", {hidden, targets}, {loss}, {head}, [=, chunk = builder.options.cross_entropy_chunk](SegmentRun& run) {
-    const at::Tensor token_loss = engine::linear_cross_entropy(run.read(hidden), run.read(targets), run.weight(head), chunk);
-    run.observe("token_loss", [&] { return token_loss; });
-    run.observe("logits", [&] { return kernels::to_math(engine::linear(run.read(hidden), run.weight(head))); });
-    run.make(loss, token_loss.sum());
-  });
+  builder.program.segment(
+      "loss", {hidden, targets}, {loss}, {head}, [=, chunk = builder.options.cross_entropy_chunk](SegmentRun& run) {
+        const at::Tensor token_loss = engine::linear_cross_entropy(run.read(hidden), run.read(targets), run.weight(head), chunk);
+        run.observe("token_loss", [&] { return token_loss; });
+        run.observe("logits", [&] { return kernels::to_math(engine::linear(run.read(hidden), run.weight(head))); });
+        run.make(loss, token_loss.sum());
+      });
   builder.program.loss(loss);
 }
 

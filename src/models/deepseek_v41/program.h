@@ -27,16 +27,40 @@
 
 namespace hyperparallel::models::deepseek_v41 {
 
+struct Prefix;  // prefix.h
+
 struct ProgramOptions {
+  // Every document continues a sequence whose earlier tokens left a Prefix (prefix.h); logits instead of a loss. Forward only.
+  bool cached = false;
   int64_t attention_chunk = 128;             // queries per chunk of the reference attention
   int64_t index_chunk_elements = 8 << 20;    // score elements over all heads that the indexer holds at once
   int64_t cross_entropy_chunk = 1024;        // rows per chunk of the vocabulary cross-entropy
   bool patch_gradient = false;               // derive for the patches too (checks)
 };
 
-// Inputs of the program, by name; see inputs.cpp for what each holds.
+// Rows of one kind that a sequence keeps for its later tokens (cached programs).
+struct KeptRows {
+  enum class Kind {
+    kWindow,       // window KV of the last window - 1 tokens
+    kGroups,       // compressed KV and index keys of every group of `ratio` tokens
+    kGroupInputs,  // compressor inputs of the tokens after the last whole group
+  } kind = Kind::kWindow;
+  int64_t ratio = 0;
+  engine::ValueId gather{};  // int64 [all rows]: which rows of [past; new] the documents see, document after document
+  // Rows that a sequence of `length` tokens keeps.
+  int64_t kept(const TextConfig& text, int64_t length) const;
+  // Rows that tokens `length` .. `length + tokens - 1` add.
+  int64_t added(int64_t length, int64_t tokens) const;
+};
+// One tensor of such rows: `past` comes in, `all` = [past; new] gathered goes out and is the next run's past.
+struct ContinuedRows {
+  size_t kept;  // index in ModelInputs::kept
+  engine::ValueId past, all;
+};
+
+// Inputs of the program, by name; see inputs.cpp for what each holds. Where a program has no use for one, its id is not valid.
 struct ModelInputs {
-  engine::ValueId ids, targets, positions, document_start, image, closed, padding;
+  engine::ValueId ids, targets, positions, document_start, key_row, image, closed, padding;
   struct Groups {
     engine::ValueId first, count, tokens, positions;
   };
@@ -44,6 +68,11 @@ struct ModelInputs {
   engine::ValueId engram_rows;
   engine::ValueId patches, patch_rows, patch_columns, image_patches, unshuffle, span_source, span_index;
   engine::ValueId cotangent;  // of a vision-only program
+  // Cached programs.
+  std::vector<KeptRows> kept;
+  std::vector<ContinuedRows> continued;
+  engine::ValueId logit_rows;  // int64 [documents]: tokens whose logits are wanted, the last of each document
+  engine::ValueId logits;      // FP32 [documents, vocabulary], an output
 };
 
 struct ModelProgram {
@@ -53,13 +82,14 @@ struct ModelProgram {
   engine::Program program;
 };
 
-// The whole model with its loss: one loss value, the sum of the cross-entropies of the scored tokens.
+// The whole model with its loss: one loss value, the sum of the cross-entropies of the scored tokens. A cached program has the same
+// parameters in the same order, and outputs in place of the loss.
 ModelProgram build_program(const ModelConfig& config, const ProgramOptions& options);
 // The vision tower alone; its loss is sum(span_embeddings * cotangent).
 ModelProgram build_vision_program(const ModelConfig& config, const ProgramOptions& options);
 
 // Every program input of one micro-batch. Throws InternalError when the batch contradicts itself.
-// `math`: the type of positional tables and coefficients; `compute`: the type of the patches.
-engine::ValueMap prepare_inputs(const ModelProgram& model, const ModelBatch& batch, at::ScalarType compute);
+// `compute`: the type of patches and of kept rows. `prefix`: what each document continues, for a cached program only.
+engine::ValueMap prepare_inputs(const ModelProgram& model, const ModelBatch& batch, at::ScalarType compute, const Prefix* prefix = nullptr);
 
 }  // namespace hyperparallel::models::deepseek_v41
