@@ -3,6 +3,8 @@
 #include "bench.h"
 #include "convert.h"
 #include "docs.h"
+#include "eval.h"
+#include "generate.h"
 #include "inspect.h"
 #include "prepare.h"
 #include "render.h"
@@ -16,6 +18,8 @@ namespace hyperparallel {
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
       {"train", "train a model from a configuration", train_model},
+      {"eval", "answer the questions of a split and compare with the given answers", evaluate},
+      {"generate", "answer a prompt or conversations with a trained model", generate},
       {"prepare", "write a known data set as messages JSONL", prepare},
       {"inspect", "show what a picture, data, a checkpoint or a model becomes", inspect},
       {"convert", "import a Hugging Face folder, or export one", convert},

@@ -36,9 +36,24 @@ Sample SampleEncoder::encode(std::string_view line, const SampleId& id) const {
   const RenderedChat chat = render(parse_conversation(line, where), where);
   const EncodedChat encoded = encode_chat(chat, tokenizer_);
   const std::string folder = std::filesystem::path(id.file).parent_path().string();
+  return assemble(chat, encoded, load_images(chat, folder, id), /*must_train=*/true, id);
+}
+
+Sample SampleEncoder::encode_prompt(Conversation conversation, const std::string& folder, const SampleId& id) const {
+  if (conversation.messages.back().role == Role::kAssistant) conversation.messages.pop_back();
+  if (conversation.messages.empty()) throw DataError("{}: nothing comes before the assistant's turn", to_string(id));
+  const RenderedChat chat = render(conversation, to_string(id));
+  Sample sample = assemble(chat, encode_chat(chat, tokenizer_), load_images(chat, folder, id), /*must_train=*/false, id);
+  sample.labels.assign(sample.input_ids.size(), kIgnoreLabel);
+  sample.supervised_tokens = 0;
+  return sample;
+}
+
+std::vector<SampleImage> SampleEncoder::load_images(const RenderedChat& chat, const std::string& folder,
+                                                    const SampleId& id) const {
   std::vector<SampleImage> images;
   for (const std::string& url : chat.image_urls) images.push_back(load_image(url, folder, images.size() + 1, id));
-  return assemble(chat, encoded, std::move(images), /*must_train=*/true, id);
+  return images;
 }
 
 SampleImage SampleEncoder::load_image(const std::string& url, const std::string& folder, size_t number,

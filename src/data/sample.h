@@ -70,6 +70,9 @@ class SampleEncoder {
   // FILE:LINE, for a line that is no conversation, does not end with an assistant turn or has nothing to train on, and
   // ImageError for a picture. Length is not checked.
   Sample encode(std::string_view line, const SampleId& id) const;
+  // What the model is given to answer: `conversation` without its last assistant turn, if it ends with one. No label is set.
+  // Relative picture paths count from `folder`. Throws as `encode` does.
+  Sample encode_prompt(Conversation conversation, const std::string& folder, const SampleId& id) const;
   // Renders a conversation with these options.
   RenderedChat render(const Conversation& conversation, std::string_view where) const;
   // The sample of an encoded conversation whose pictures are planned: one of `images` for each image token, in order. Their
@@ -92,6 +95,7 @@ class SampleEncoder {
   int64_t pad_id() const { return pad_id_; }
 
  private:
+  std::vector<SampleImage> load_images(const RenderedChat& chat, const std::string& folder, const SampleId& id) const;
   SampleImage load_image(const std::string& url, const std::string& folder, size_t number, const SampleId& id) const;
 
   const Tokenizer& tokenizer_;

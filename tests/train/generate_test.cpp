@@ -257,7 +257,7 @@ TEST_P(BatchedGenerate, SequencesGiveWhatEachGivesAlone) {
   const std::vector<Prompt> all = prompts(test);
   for (const double temperature : {0.0, 0.8}) {
     GenerateOptions options;
-    options.max_new_tokens = 12;
+    options.max_new_tokens = 8;
     options.temperature = temperature;
     options.top_p = 0.9;
     options.seed = 7;

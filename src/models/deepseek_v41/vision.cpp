@@ -103,7 +103,7 @@ struct Tower {
       const at::Tensor normed = vision_norm(input, run.parameter(norm1));
       const at::Tensor qkv = (engine::linear(normed, run.weight(wqkv)) + run.parameter(bqkv)).view({input.size(0), 3, heads, input.size(1) / heads});
       const at::Tensor q = rotate_halves(qkv.select(1, 0), run.read(cos), run.read(sin)), k = rotate_halves(qkv.select(1, 1), run.read(cos), run.read(sin));
-      const at::Tensor mixed = attend_images(q, k, qkv.select(1, 2), run.read(image_patches)).reshape({input.size(0), -1});
+      const at::Tensor mixed = attend_images(q, k, qkv.select(1, 2), run.read(image_patches)).reshape(input.sizes());
       run.make(attended, input + engine::linear(mixed, run.weight(wo)) + run.parameter(bo));
     });
     program.segment(name + ".mlp", {attended}, {out}, {norm2, w1, w2}, [=](SegmentRun& run) {
