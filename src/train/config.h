@@ -81,7 +81,7 @@ struct ModelSection {
 
 struct DataSource {
   Path path;
-  double weight = 1.0;
+  double weight = 0.0;
 };
 
 struct ImageSection {

@@ -97,15 +97,6 @@ TEST(ModelConfig, LayerRolesFollowTheNearestSources) {
   EXPECT_THROW(text.kv_source(0), InternalError);
 }
 
-TEST(ModelConfig, EngramPrimesAreThoseOfTheRelease) {
-  const auto primes = engram_primes(parse_model_config(kGolden + "released-config.json").text);
-  const auto sum = [](const std::vector<int64_t>& row) { return std::accumulate(row.begin(), row.end(), int64_t{0}); };
-  EXPECT_EQ(primes[0][0], 16000057);
-  EXPECT_EQ(primes[1][23], 16000889);
-  EXPECT_EQ(sum(primes[0]), 384006168);
-  EXPECT_EQ(sum(primes[1]), 384016682);
-}
-
 TEST(ModelConfig, VisionOnlyFileNeedsTheOption) {
   const std::string path = kGolden + "model/vision-tiny/config.json";
   EXPECT_THROW(parse_model_config(path), ConfigError);

@@ -170,8 +170,4 @@ struct KeyDescription {
 };
 std::vector<KeyDescription> describe_keys();
 
-// The prime sizes of the Engram hash, [engram layer][n-gram order major, head minor]; facts.md 7. Their sum is the least number
-// of rows of the layer's table.
-std::vector<std::vector<int64_t>> engram_primes(const TextConfig& config);
-
 }  // namespace hyperparallel::models::deepseek_v41

@@ -1,10 +1,10 @@
 #include "models/deepseek_v41/config_rules.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <numeric>
-#include <set>
+
+#include "models/deepseek_v41/engram_hash.h"
 
 namespace hyperparallel::models::deepseek_v41 {
 namespace {
@@ -111,7 +111,7 @@ void check_index(const TextConfig& c, const Complain& complain) {
 
 // Rows of each table against the primes that index it.
 void check_engram_rows(const TextConfig& c, const Complain& complain) {
-  const auto primes = engram_primes(c);
+  const auto primes = engram_primes(c.engram_vocab_size, static_cast<int64_t>(c.engram_layer_ids.size()), c.engram_columns());
   for (size_t i = 0; i < primes.size(); ++i) {
     const int64_t needed = std::accumulate(primes[i].begin(), primes[i].end(), int64_t{0});
     if (c.engram_num_embeddings[i] < needed) {
@@ -169,30 +169,6 @@ void check_vision(const VisionConfig& c, const Complain& complain) {
     complain("hidden_size", fmt::format("{} is not a multiple of 4 num_attention_heads = {}; the rotary table of a head needs it",
                                         c.hidden_size, 4 * c.num_attention_heads));
   }
-}
-
-std::vector<std::vector<int64_t>> engram_primes(const TextConfig& c) {
-  const auto is_prime = [](int64_t n) {
-    if (n < 4) return n >= 2;
-    if (n % 2 == 0) return false;
-    for (int64_t d = 3; d * d <= n; d += 2)
-      if (n % d == 0) return false;
-    return true;
-  };
-  std::set<int64_t> used;
-  std::vector<std::vector<int64_t>> primes;
-  for (size_t layer = 0; layer < c.engram_layer_ids.size(); ++layer) {
-    std::vector<int64_t>& row = primes.emplace_back();
-    for (int64_t order = 2; order <= c.engram_max_ngram_size; ++order) {
-      int64_t candidate = c.engram_vocab_size;
-      for (int64_t head = 0; head < c.engram_n_heads; ++head) {
-        while (used.contains(candidate) || !is_prime(candidate)) ++candidate;
-        used.insert(candidate);
-        row.push_back(candidate);
-      }
-    }
-  }
-  return primes;
 }
 
 }  // namespace hyperparallel::models::deepseek_v41
