@@ -56,8 +56,9 @@ void answer_all(RunModel& model, const data::Tokenizer& tokenizer, GenerateOptio
   }
 }
 
+// A checkpoint of ours holds the model's config.json too.
 bool is_hf_folder(const std::filesystem::path& path) {
-  return std::filesystem::exists(path / "config.json");
+  return std::filesystem::exists(path / "config.json") && !std::filesystem::exists(path / checkpoint::kManifestFile);
 }
 
 std::filesystem::path resolve_weights(const std::filesystem::path& path) {
