@@ -1,9 +1,17 @@
-# One precompiled header for everything that sees tensors.
-add_library(hp_torch_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/torch_pch.cpp)
-target_link_libraries(hp_torch_pch PRIVATE hp::torch)
-target_precompile_headers(hp_torch_pch PRIVATE
-  <ATen/ATen.h> <ATen/Parallel.h> <torch/csrc/autograd/custom_function.h> <torch/csrc/autograd/autograd.h>
-  <algorithm> <functional> <map> <memory> <optional> <span> <string> <unordered_map> <vector>)
+# Precompiled headers that targets share: hp_torch_pch of everything that sees tensors, and those of the tests with and without tensors.
+function(hp_pch name)
+  cmake_parse_arguments(arg "" "" "LINK;OPTIONS;HEADERS" ${ARGN})
+  add_library(${name} OBJECT ${PROJECT_SOURCE_DIR}/cmake/pch.cpp)
+  target_link_libraries(${name} PRIVATE ${arg_LINK})
+  target_compile_options(${name} PRIVATE ${arg_OPTIONS})
+  target_precompile_headers(${name} PRIVATE ${arg_HEADERS})
+endfunction()
+set(hp_std_headers <algorithm> <functional> <map> <memory> <optional> <span> <string> <unordered_map> <vector>)
+set(hp_torch_headers <ATen/ATen.h> <ATen/Parallel.h> <torch/csrc/autograd/custom_function.h> <torch/csrc/autograd/autograd.h>)
+hp_pch(hp_torch_pch LINK hp::torch HEADERS ${hp_torch_headers} ${hp_std_headers})
+
+# Tests and commands are built with little optimisation: what takes time at run time is in the libraries.
+set(hp_light_options $<$<CONFIG:Release>:-O1>)
 
 # hp_module(FOLDER [TORCH] [LINK targets...]): the library hp_<folder> of all sources under src/FOLDER.
 # With TORCH it sees libtorch and uses the shared precompiled header. A folder without sources yet becomes an empty interface.
@@ -38,10 +46,12 @@ function(hp_tests folder)
   add_executable(${name} ${sources})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE HP_SOURCE_DIR="${PROJECT_SOURCE_DIR}" HP_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  target_compile_options(${name} PRIVATE ${hp_light_options})
   target_link_libraries(${name} PRIVATE ${arg_LINK} GTest::gmock GTest::gtest GTest::gtest_main)
   if(arg_TORCH)
-    target_link_libraries(${name} PRIVATE hp::torch)
-    target_precompile_headers(${name} REUSE_FROM hp_torch_pch)
+    target_precompile_headers(${name} REUSE_FROM hp_torch_test_pch)
+  else()
+    target_precompile_headers(${name} REUSE_FROM hp_test_pch)
   endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST TEST_PREFIX ${folder}. PROPERTIES TIMEOUT 600 LABELS ${folder})
 endfunction()

@@ -1,0 +1,1 @@
+// Owner of a precompiled header that several targets share.

@@ -1,1 +1,0 @@
-// Owner of the precompiled header that the tensor modules share.
