@@ -10,8 +10,9 @@ set(hp_std_headers <algorithm> <functional> <map> <memory> <optional> <span> <st
 set(hp_torch_headers <ATen/ATen.h> <ATen/Parallel.h> <torch/csrc/autograd/custom_function.h> <torch/csrc/autograd/autograd.h>)
 hp_pch(hp_torch_pch LINK hp::torch HEADERS ${hp_torch_headers} ${hp_std_headers})
 
-# Tests and commands are built with little optimisation: what takes time at run time is in the libraries.
-set(hp_light_options $<$<CONFIG:Release>:-O1>)
+# Tests and commands are built with little optimisation: what takes time at run time is in the libraries. -O1 sees too little for
+# -Wmaybe-uninitialized, which then raises false alarms.
+set(hp_light_options $<$<CONFIG:Release>:-O1> -Wno-maybe-uninitialized)
 
 # hp_module(FOLDER [TORCH] [LINK targets...]): the library hp_<folder> of all sources under src/FOLDER.
 # With TORCH it sees libtorch and uses the shared precompiled header. A folder without sources yet becomes an empty interface.
