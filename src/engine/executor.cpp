@@ -106,15 +106,8 @@ void Executor::run(const std::vector<Action>& schedule, const std::vector<ValueM
   outputs_.assign(inputs.size(), {});
   symbols_.clear();
   input_gradients_.clear();
-  for (size_t m = 0; m < inputs.size(); ++m) {
-    for (ValueId id : program_.inputs) {
-      auto it = inputs[m].find(id.index);
-      HP_CHECK(it != inputs[m].end(), "micro-batch {} lacks the input `{}`", m, program_.values[id.index].name);
-      check_shape(id, static_cast<int>(m), it->second);
-      ledger_.put_value(id, static_cast<int>(m), it->second);
-    }
-  }
   try {
+    take_inputs(inputs);
     for (const Action& action : schedule) run_action(action, seeds);
   } catch (...) {
     graphs_.clear();
@@ -133,6 +126,17 @@ void Executor::run(const std::vector<Action>& schedule, const std::vector<ValueM
   ledger_.check_empty(program_.values);
 }
 
+void Executor::take_inputs(const std::vector<ValueMap>& inputs) {
+  for (size_t m = 0; m < inputs.size(); ++m) {
+    for (ValueId id : program_.inputs) {
+      auto it = inputs[m].find(id.index);
+      HP_CHECK(it != inputs[m].end(), "micro-batch {} lacks the input `{}`", m, program_.values[id.index].name);
+      check_shape(id, static_cast<int>(m), it->second);
+      ledger_.put_value(id, static_cast<int>(m), it->second);
+    }
+  }
+}
+
 void Executor::run_action(const Action& action, const std::vector<std::vector<double>>& seeds) {
   const int m = action.micro_batch;
   switch (action.kind) {
@@ -141,9 +145,7 @@ void Executor::run_action(const Action& action, const std::vector<std::vector<do
       for (size_t i = 0; i < program_.losses.size(); ++i) {
         const ValueId loss = program_.losses[i];
         if (program_.segment_of[loss.index] != action.index) continue;
-        const at::Tensor& value = ledger_.value(loss, m);
-        losses_[m][i] = value.item().toDouble();
-        if (action.keep_graph) ledger_.add_gradient(loss, m, at::full_like(value, seeds.at(m).at(i)));
+        losses_[m][i] = ledger_.value(loss, m).item().toDouble();
       }
       break;
     }
@@ -151,7 +153,7 @@ void Executor::run_action(const Action& action, const std::vector<std::vector<do
       forward(action, /*is_recompute=*/true);
       break;
     case ActionKind::kBackward:
-      backward(action);
+      backward(action, seeds);
       break;
     case ActionKind::kLaunch:
       launch(action);
@@ -183,7 +185,7 @@ void Executor::run_action(const Action& action, const std::vector<std::vector<do
 void Executor::forward(const Action& action, bool is_recompute) {
   const Segment& segment = program_.segments[action.index];
   trace::Scope scope(trace::enabled() ? (is_recompute ? "recompute " : "forward ") + segment.name : std::string(), "segment");
-  const int64_t bytes_before = allocated_bytes();
+  const int64_t uncounted = allocated_bytes() - ledger_.tensor_bytes();
   auto run = std::unique_ptr<SegmentRun>(new SegmentRun(*this, segment, action.micro_batch, action.keep_graph, is_recompute));
   std::vector<uint32_t> versions;
   for (const auto& [id, tensor] : run->inputs_) versions.push_back(tensor._version());
@@ -192,11 +194,9 @@ void Executor::forward(const Action& action, bool is_recompute) {
     segment.code(*run);
   }
   check_versions(*run, versions);
-  int64_t output_bytes = 0;
   for (ValueId id : segment.makes) {
     auto it = run->outputs_.find(id.index);
     HP_CHECK(it != run->outputs_.end(), "segment {} did not make `{}`", segment.name, program_.values[id.index].name);
-    output_bytes += static_cast<int64_t>(it->second.storage().nbytes());
     if (is_recompute && program_.values[id.index].kind == ValueKind::kDiscrete) continue;
     put_value(id, action.micro_batch, it->second.detach());
     if (watch_ && !is_recompute) watch_(program_.values[id.index].name, it->second.detach());
@@ -206,8 +206,11 @@ void Executor::forward(const Action& action, bool is_recompute) {
   const bool derives =
       std::any_of(segment.makes.begin(), segment.makes.end(), [&](ValueId id) { return program_.needs_gradient[id.index]; });
   if (!derives) return;
+  std::vector<at::Tensor> held;
+  for (const auto& [id, tensor] : run->inputs_) held.push_back(tensor.detach());
+  for (const auto& [id, tensor] : run->outputs_) held.push_back(tensor.detach());
   graphs_[key] = std::move(run);
-  ledger_.add_graph(key.first, key.second, std::max<int64_t>(0, allocated_bytes() - bytes_before - output_bytes));
+  ledger_.add_graph(key.first, key.second, std::move(held), uncounted);
 }
 
 void Executor::put_value(ValueId value, int micro_batch, at::Tensor tensor) {
@@ -224,12 +227,18 @@ void Executor::check_versions(const SegmentRun& run, const std::vector<uint32_t>
   }
 }
 
-void Executor::backward(const Action& action) {
+void Executor::backward(const Action& action, const std::vector<std::vector<double>>& seeds_of) {
   const std::pair<int, int> key{action.index, action.micro_batch};
   auto node = graphs_.extract(key);
   HP_CHECK(!node.empty(), "segment {} has no graph to derive", program_.segments[action.index].name);
   SegmentRun& run = *node.mapped();
   trace::Scope scope(trace::enabled() ? "backward " + run.segment_.name : std::string(), "segment");
+  for (size_t i = 0; i < program_.losses.size(); ++i) {
+    const ValueId loss = program_.losses[i];
+    if (program_.segment_of[loss.index] != action.index) continue;
+    const at::Tensor seed = at::full_like(run.outputs_.at(loss.index).detach(), seeds_of.at(action.micro_batch).at(i));
+    ledger_.add_gradient(loss, action.micro_batch, seed);
+  }
 
   std::vector<at::Tensor> outputs, seeds;
   for (auto& [index, output] : run.outputs_) {

@@ -88,9 +88,10 @@ class Executor {
 
  private:
   friend class SegmentRun;
+  void take_inputs(const std::vector<ValueMap>& inputs);
   void run_action(const Action& action, const std::vector<std::vector<double>>& seeds);
   void forward(const Action& action, bool is_recompute);
-  void backward(const Action& action);
+  void backward(const Action& action, const std::vector<std::vector<double>>& seeds_of);
   void launch(const Action& action);
   void wait(const Action& action);
   void launch_transpose(const Action& action);

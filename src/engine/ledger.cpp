@@ -1,6 +1,7 @@
 #include "engine/ledger.h"
 
 #include "base/error.h"
+#include "engine/memory.h"
 #include "kernels/types.h"
 
 namespace hyperparallel::engine {
@@ -67,16 +68,20 @@ at::Tensor Ledger::take_gradient(ValueId value, int micro_batch) {
   return gradient;
 }
 
-void Ledger::add_graph(int segment, int micro_batch, int64_t bytes) {
-  graphs_[{segment, micro_batch}] = bytes;
-  graph_bytes_ += bytes;
+void Ledger::add_graph(int segment, int micro_batch, std::vector<at::Tensor> held, int64_t uncounted) {
+  for (const at::Tensor& tensor : held) hold(tensor);
+  const int64_t allocated = allocated_bytes();
+  const int64_t own_bytes = allocated == 0 ? 0 : std::max<int64_t>(0, allocated - tensor_bytes_ - uncounted);
+  graphs_[{segment, micro_batch}] = {std::move(held), own_bytes};
+  graph_bytes_ += own_bytes;
   note_peak();
 }
 
 void Ledger::remove_graph(int segment, int micro_batch) {
   auto it = graphs_.find({segment, micro_batch});
   HP_CHECK(it != graphs_.end(), "segment {} of micro-batch {} has no graph", segment, micro_batch);
-  graph_bytes_ -= it->second;
+  for (const at::Tensor& tensor : it->second.held) drop(tensor);
+  graph_bytes_ -= it->second.own_bytes;
   graphs_.erase(it);
 }
 
@@ -87,8 +92,8 @@ std::string Ledger::describe(const std::vector<ValueSpec>& values) const {
   };
   for (const auto& [key, tensor] : values_) add("value", key, tensor);
   for (const auto& [key, tensor] : gradients_) add("gradient", key, tensor);
-  for (const auto& [key, bytes] : graphs_)
-    lines.emplace_back(bytes, fmt::format("graph of segment {} micro-batch {}", key.first, key.second));
+  for (const auto& [key, graph] : graphs_)
+    lines.emplace_back(graph.own_bytes, fmt::format("graph of segment {} micro-batch {}", key.first, key.second));
   std::sort(lines.rbegin(), lines.rend());
   std::string text = fmt::format("{} bytes live, {} at the peak\n", live_bytes(), peak_bytes_);
   for (const auto& [bytes, line] : lines) text += fmt::format("{:>14} {}\n", bytes, line);

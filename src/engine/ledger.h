@@ -1,8 +1,9 @@
 // The ledger: every tensor that the engine keeps alive between two actions, by (value, micro-batch).
 //
 // Three kinds of entry: a value, the gradient summed for a value so far, and the autograd graph of a segment that waits for its
-// backward. The first two are counted by storage, so that an alias is not counted twice; a graph's bytes are what the allocator
-// handed out while the segment ran, less its outputs (0 where allocations are not counted, engine/memory.h).
+// backward. Values, gradients and the inputs and outputs that a graph holds are counted by storage, so that an alias is not
+// counted twice; the rest of a graph is what the allocator handed out while the segment ran (0 where allocations are not counted,
+// engine/memory.h).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -31,9 +32,11 @@ class Ledger {
   at::Tensor take_gradient(ValueId value, int micro_batch);
   bool has_gradient(ValueId value, int micro_batch) const { return gradients_.contains({value.index, micro_batch}); }
 
-  void add_graph(int segment, int micro_batch, int64_t bytes);
+  // `held`: the segment's inputs and outputs; `uncounted`: allocated_bytes() - tensor_bytes() before the segment ran.
+  void add_graph(int segment, int micro_batch, std::vector<at::Tensor> held, int64_t uncounted);
   void remove_graph(int segment, int micro_batch);
 
+  int64_t tensor_bytes() const { return tensor_bytes_; }  // without what only a graph holds
   int64_t live_bytes() const { return tensor_bytes_ + graph_bytes_; }
   int64_t peak_bytes() const { return peak_bytes_; }
   size_t live_values() const { return values_.size(); }
@@ -50,7 +53,11 @@ class Ledger {
   void note_peak();
 
   std::map<Key, at::Tensor> values_, gradients_;
-  std::map<Key, int64_t> graphs_;
+  struct Graph {
+    std::vector<at::Tensor> held;
+    int64_t own_bytes;
+  };
+  std::map<Key, Graph> graphs_;
   std::unordered_map<const void*, int> storages_;  // storage -> entries that hold it
   int64_t tensor_bytes_ = 0, graph_bytes_ = 0, peak_bytes_ = 0;
 };
