@@ -66,14 +66,14 @@ struct BlockLinear : Function<BlockLinear> {
     context->save_for_backward({x});
     const int64_t tokens = x.size(0), blocks = x.size(1), in = x.size(2);
     const at::Tensor w = weight.value().to(x.scalar_type()).view({blocks, -1, in});  // [blocks, out, in]
-    return at::bmm(x.transpose(0, 1), w.transpose(1, 2)).transpose(0, 1).reshape({tokens, -1});
+    return at::bmm(x.transpose(0, 1), w.transpose(1, 2)).transpose(0, 1).reshape({tokens, weight.value().size(0)});
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     WeightHolder& weight = saved_weight(context);
     const at::Tensor x = context->get_saved_variables()[0];
     const int64_t tokens = x.size(0), blocks = x.size(1), in = x.size(2);
     const at::Tensor w = weight.value(x.scalar_type()).view({blocks, -1, in});
-    const at::Tensor dy = gradients[0].view({tokens, blocks, -1}).transpose(0, 1);  // [blocks, tokens, out]
+    const at::Tensor dy = gradients[0].reshape({tokens, blocks, w.size(1)}).transpose(0, 1);  // [blocks, tokens, out]
     at::Tensor dx;
     if (context->needs_input_grad(0)) dx = at::bmm(dy, w).transpose(0, 1);
     if (weight.store->trainable(weight.id)) {
@@ -176,7 +176,8 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
     const int64_t chunk = context->saved_data["chunk"].toInt();
     const at::Tensor rows = hidden.index_select(0, scored), w = weight.value(hidden.scalar_type());
     const at::Tensor seeds = gradients[0].index_select(0, scored);  // [scored]
-    at::Tensor dx = at::zeros_like(hidden);
+    at::Tensor dx = at::zeros_like(hidden), slot;
+    if (weight.store->trainable(weight.id)) slot = weight.store->gradient_or_zeros(weight.id);
     for (int64_t first = 0; first < scored.size(0); first += chunk) {
       const int64_t count = std::min(chunk, scored.size(0) - first);
       const at::Tensor x = rows.narrow(0, first, count);
@@ -186,7 +187,7 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
       d.mul_(seeds.narrow(0, first, count).unsqueeze(1));
       d = d.to(hidden.scalar_type());
       dx.index_copy_(0, scored.narrow(0, first, count), at::mm(d, w));
-      if (weight.store->trainable(weight.id)) add_product(weight.store->gradient_or_zeros(weight.id), d, x);
+      if (slot.defined()) add_product(slot, d, x);
     }
     return {dx, Variable(), Variable(), Variable(), Variable()};
   }

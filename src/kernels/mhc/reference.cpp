@@ -6,7 +6,7 @@ namespace hyperparallel::kernels {
 MixCoefficients mix_coefficients(const at::Tensor& streams, const at::Tensor& fn, const at::Tensor& scale, const at::Tensor& base,
                                  double rms_eps, double hc_eps, int64_t iterations) {
   const int64_t tokens = streams.size(0), n = streams.size(1);
-  const at::Tensor x = to_math(streams).reshape({tokens, -1});
+  const at::Tensor x = to_math(streams).reshape({tokens, n * streams.size(2)});
   const at::Tensor m = at::linear(x, fn) * at::rsqrt(x.square().mean(1, /*keepdim=*/true) + rms_eps);  // [tokens, (2 + n) n]
   const auto part = [&](int64_t first, int64_t count, int64_t which) {
     return m.narrow(1, first, count) * scale[which] + base.narrow(0, first, count);
