@@ -1,0 +1,125 @@
+#include "kernels/attention/op.h"
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "support/tensors.h"
+
+namespace hyperparallel::kernels {
+namespace {
+
+using namespace hyperparallel::testing;
+
+struct Problem {
+  std::vector<int64_t> documents;
+  int64_t window, groups, k;
+  int64_t heads = 3, d = 5;
+  int64_t tokens = 0;
+  at::Tensor start, topk, q, window_kv, compressed_kv, sink;
+
+  // topk: `k` places, some of them -1, never one group twice.
+  Problem(std::vector<int64_t> lengths, int64_t window_of, int64_t groups_of, int64_t k_of)
+      : documents(std::move(lengths)), window(window_of), groups(groups_of), k(k_of) {
+    std::vector<int64_t> starts, chosen;
+    for (int64_t length : documents) {
+      starts.insert(starts.end(), length, tokens);
+      tokens += length;
+    }
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t i = 0; i < k; ++i) chosen.push_back((t + i) % 3 == 0 || i >= groups ? -1 : (t * 2 + i) % groups);
+    }
+    start = integers(starts);
+    topk = integers(chosen).view({tokens, k}).to(at::kInt);
+    q = normal({tokens, heads, d}, "q");
+    window_kv = normal({tokens, d}, "window");
+    compressed_kv = normal({groups, d}, "compressed");
+    sink = normal({heads}, "sink");
+  }
+
+  at::Tensor ours(const Tensors& x, int64_t chunk) const {
+    return csa2_attention(x[0], x[1], x[2], topk, x[3], start, {window, chunk});
+  }
+  Tensors inputs() const { return {q, window_kv, compressed_kv, sink}; }
+
+  // Dense: every query against every token and every group, under a mask.
+  at::Tensor dense(const Tensors& x) const {
+    at::Tensor sees = at::zeros({tokens, tokens + groups}, at::kBool);
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t s = 0; s < tokens; ++s) sees[t][s] = s <= t && s > t - window && s >= start[t].item<int64_t>();
+      for (int64_t i = 0; i < k; ++i) {
+        if (const int64_t g = topk[t][i].item<int64_t>(); g >= 0) sees[t][tokens + g] = true;
+      }
+    }
+    const at::Tensor keys = at::cat({x[1], x[2]});
+    at::Tensor logits = at::einsum("thd,kd->thk", {x[0], keys}) / std::sqrt(static_cast<double>(d));
+    logits = logits.masked_fill(sees.logical_not().unsqueeze(1), -std::numeric_limits<double>::infinity());
+    const at::Tensor p = at::softmax(at::cat({logits, x[3].view({1, heads, 1}).expand({tokens, heads, 1})}, 2), 2);
+    return at::einsum("thk,kd->thd", {p.narrow(2, 0, tokens + groups), keys});
+  }
+};
+
+class Attention : public ::testing::TestWithParam<Problem> {};
+
+TEST_P(Attention, ForwardAndEveryGradientEqualTheDenseReferenceInAnyChunks) {
+  const Problem& p = GetParam();
+  const at::Tensor expected = p.dense(p.inputs()), cotangent = normal(expected.sizes(), "cotangent");
+  const Tensors derived = gradients([&](const Tensors& x) { return p.dense(x); }, p.inputs(), cotangent);
+  for (int64_t chunk : {1, 7, 128}) {
+    const auto f = [&](const Tensors& x) { return p.ours(x, chunk); };
+    EXPECT_CLOSE(f(p.inputs()), expected, 1e-13) << chunk;
+    const Tensors ours = gradients(f, p.inputs(), cotangent);
+    for (size_t i = 0; i < ours.size(); ++i) EXPECT_CLOSE(ours[i], derived[i], 1e-12) << "input " << i << ", chunk " << chunk;
+    EXPECT_CLOSE(f({strided(p.q), strided(p.window_kv), strided(p.compressed_kv), p.sink}), expected, 1e-13);
+  }
+}
+
+TEST_P(Attention, GradientsEqualFiniteDifferences) {
+  const Problem& p = GetParam();
+  expect_finite_differences([&](const Tensors& x) { return p.ours(x, 4); }, p.inputs());
+}
+
+INSTANTIATE_TEST_SUITE_P(Problems, Attention,
+                         ::testing::Values(Problem({19}, 4, 7, 3), Problem({1}, 1, 1, 1), Problem({5, 1, 13}, 6, 4, 2),
+                                           Problem({11, 6}, 64, 5, 5), Problem({9}, 3, 4, 0), Problem({9}, 3, 0, 2),
+                                           Problem({0, 3}, 1, 2, 1), Problem({}, 4, 3, 2)),
+                         [](const auto& info) { return "case" + std::to_string(info.index); });
+
+TEST(AttentionWindow, WithoutGroupsTheWindowAloneIsSeen) {
+  const Problem p({7, 4}, 3, 0, 0);
+  const at::Tensor out = csa2_attention(p.q, p.window_kv, {}, {}, p.sink, p.start, {p.window, 4});
+  EXPECT_CLOSE(out, p.dense(p.inputs()), 1e-13);
+}
+
+TEST(AttentionWindow, OneDocumentDoesNotFeelAnother) {
+  const Problem p({8, 6}, 5, 0, 0);
+  Tensors changed = p.inputs();
+  changed[1] = changed[1].clone();
+  changed[1].narrow(0, 0, 8).add_(1);
+  EXPECT_SAME_BITS(p.ours(changed, 128).narrow(0, 8, 6), p.ours(p.inputs(), 128).narrow(0, 8, 6));
+}
+
+TEST(AttentionTypes, Bfloat16StaysNearAndGivesGradientsOfEachInputsType) {
+  const Problem p({40}, 9, 11, 4);
+  const Tensors low = {p.q.to(at::kBFloat16), p.window_kv.to(at::kBFloat16), p.compressed_kv.to(at::kBFloat16),
+                       p.sink.to(at::kFloat)};
+  Tensors wide;
+  for (const at::Tensor& x : low) wide.push_back(x.to(at::kDouble));
+  EXPECT_CLOSE(p.ours(low, 16), p.dense(wide), 0.02);
+  const at::Tensor cotangent = normal(p.q.sizes(), "cotangent", at::kBFloat16);
+  const Tensors ours = gradients([&](const Tensors& x) { return p.ours(x, 16); }, low, cotangent);
+  const Tensors derived = gradients([&](const Tensors& x) { return p.dense(x); }, wide, cotangent.to(at::kDouble));
+  for (size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_EQ(ours[i].scalar_type(), low[i].scalar_type());
+    EXPECT_CLOSE(ours[i], derived[i], 0.03) << i;
+  }
+}
+
+TEST(AttentionTypes, AWindowOrChunkOfNothingIsRefused) {
+  const Problem p({3}, 1, 1, 1);
+  EXPECT_THROW(csa2_attention(p.q, p.window_kv, {}, {}, p.sink, p.start, {0, 4}), InternalError);
+  EXPECT_THROW(csa2_attention(p.q, p.window_kv, {}, {}, p.sink, p.start, {4, 0}), InternalError);
+}
+
+}  // namespace
+}  // namespace hyperparallel::kernels

@@ -1,0 +1,178 @@
+#include "kernels/indexer/op.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "support/tensors.h"
+
+namespace hyperparallel::kernels {
+namespace {
+
+using namespace hyperparallel::testing;
+
+// Documents of these lengths with groups of `ratio` tokens.
+struct Layout {
+  std::vector<int64_t> lengths;
+  int64_t ratio;
+  std::vector<int64_t> first, count;
+  int64_t groups = 0, tokens = 0;
+
+  Layout(std::vector<int64_t> lengths_of, int64_t ratio_of) : lengths(std::move(lengths_of)), ratio(ratio_of) {
+    for (int64_t length : lengths) {
+      for (int64_t t = 0; t < length; ++t) first.push_back(groups), count.push_back((t + 1) / ratio);
+      groups += length / ratio, tokens += length;
+    }
+  }
+};
+
+// Small integers: every product and sum is exact in FP32 in any order, and equal scores are common.
+at::Tensor small_integers(at::IntArrayRef sizes, const std::string& name) {
+  return at::round(normal(sizes, name, at::kFloat));
+}
+
+struct Problem {
+  Layout layout;
+  IndexQueries queries;
+  at::Tensor keys, scores;
+
+  explicit Problem(Layout of) : layout(std::move(of)) {
+    queries = {small_integers({layout.tokens, 4, 16}, "q"), small_integers({layout.tokens, 4}, "w"), integers(layout.first),
+               integers(layout.count)};
+    keys = small_integers({layout.groups, 16}, "k");
+    scores = index_scores(queries, keys);
+  }
+};
+
+using Choice = std::vector<std::set<int64_t>>;
+
+// The best `k` of `ids` by score, the smaller first among equals.
+std::set<int64_t> best_of(std::vector<int64_t> ids, const std::function<double(int64_t)>& score, int64_t k) {
+  std::stable_sort(ids.begin(), ids.end(), [&](int64_t a, int64_t b) { return score(a) > score(b); });
+  ids.resize(std::min<size_t>(ids.size(), k));
+  return {ids.begin(), ids.end()};
+}
+
+double score_of(const Problem& p, int64_t t, int64_t g) { return p.scores.const_data_ptr<float>()[t * p.layout.groups + g]; }
+
+Choice brute_topk(const Problem& p, int64_t k, const Choice* blocks, int64_t block_size) {
+  Choice choice;
+  for (int64_t t = 0; t < p.layout.tokens; ++t) {
+    std::vector<int64_t> visible;
+    for (int64_t g = 0; g < p.layout.count[t]; ++g) {
+      if (!blocks || (*blocks)[t].contains(g / block_size)) visible.push_back(p.layout.first[t] + g);
+    }
+    choice.push_back(best_of(
+        visible, [&](int64_t g) { return score_of(p, t, g); }, k));
+  }
+  return choice;
+}
+
+Choice brute_candidates(const Problem& p, int64_t keep, int64_t block_size) {
+  Choice choice;
+  for (int64_t t = 0; t < p.layout.tokens; ++t) {
+    const int64_t count = p.layout.count[t];
+    if (count == 0) {
+      choice.push_back({});
+      continue;
+    }
+    const int64_t newest = (count - 1) / block_size;
+    std::vector<int64_t> others(newest);
+    std::iota(others.begin(), others.end(), 0);
+    std::set<int64_t> kept = best_of(
+        others,
+        [&](int64_t b) {
+          double best = -1e30;
+          for (int64_t g = b * block_size; g < std::min((b + 1) * block_size, count); ++g)
+            best = std::max(best, score_of(p, t, p.layout.first[t] + g));
+          return best;
+        },
+        keep - 1);
+    kept.insert(newest);
+    choice.push_back(kept);
+  }
+  return choice;
+}
+
+// Rows ascending, then -1.
+void expect_rows(const at::Tensor& ours, const Choice& expected, const std::string& what) {
+  ASSERT_EQ(ours.size(0), static_cast<int64_t>(expected.size()));
+  EXPECT_EQ(ours.scalar_type(), at::kInt);
+  for (int64_t t = 0; t < ours.size(0); ++t) {
+    std::vector<int64_t> row(expected[t].begin(), expected[t].end()), found;
+    row.resize(ours.size(1), -1);
+    const int32_t* data = ours.const_data_ptr<int32_t>() + t * ours.size(1);
+    found.assign(data, data + ours.size(1));
+    EXPECT_EQ(found, row) << what << ", token " << t;
+  }
+}
+
+std::vector<Layout> layouts() {
+  return {{{1}, 2}, {{29}, 2}, {{13, 1, 11}, 1}, {{5, 17}, 3}, {{0, 3}, 4}, {{}, 1}};
+}
+
+TEST(Indexer, ScoresEqualAPlainLoop) {
+  const Problem p{{{9}, 2}};
+  for (int64_t t = 0; t < 9; ++t) {
+    for (int64_t g = 0; g < 4; ++g) {
+      double sum = 0;
+      for (int64_t h = 0; h < 4; ++h) {
+        const double dot = (p.queries.q[t][h] * p.keys[g]).sum().item<double>();
+        sum += std::max(dot, 0.0) * p.queries.weights[t][h].item<double>() / 4 / 2;  // 16^-0.5, 4^-0.5
+      }
+      EXPECT_EQ(score_of(p, t, g), sum);
+    }
+  }
+}
+
+TEST(Indexer, TopkEqualsBruteForceWithTiesInChunksOfEverySize) {
+  for (const Layout& layout : layouts()) {
+    const Problem p(layout);
+    for (int64_t k : {1, 5, 64}) {
+      const Choice expected = brute_topk(p, k, nullptr, 1);
+      for (int64_t chunk : {1, 100, 1 << 20}) {
+        expect_rows(choose_groups(p.queries, p.keys, k, {}, {}, chunk).topk, expected, "chunk " + std::to_string(chunk));
+      }
+    }
+  }
+}
+
+TEST(Indexer, EqualScoresGiveTheSmallerIndex) {
+  Problem p{{{20}, 2}};
+  p.queries.q.zero_();  // every head rectified: all scores are 0
+  const at::Tensor topk = choose_groups(p.queries, p.keys, 3, {}, {}, 1 << 20).topk;
+  EXPECT_TRUE(at::equal(topk[19], at::tensor({0, 1, 2}, at::kInt)));
+  EXPECT_TRUE(at::equal(topk[0], at::tensor({-1, -1, -1}, at::kInt)));
+}
+
+TEST(Indexer, CandidatesKeepTheNewestBlockAndRestrictLaterChoices) {
+  for (const Layout& layout : layouts()) {
+    const Problem p(layout);
+    for (int64_t block_size : {1, 4}) {
+      for (int64_t keep : {1, 2, 50}) {
+        const Choice blocks = brute_candidates(p, keep, block_size), topk = brute_topk(p, 3, nullptr, 1),
+                     pooled = brute_topk(p, 3, &blocks, block_size);
+        for (int64_t chunk : {100, 1 << 20}) {
+          const IndexChoice choice = choose_groups(p.queries, p.keys, 3, {keep, block_size}, {}, chunk);
+          expect_rows(choice.candidates, blocks, "candidates");
+          expect_rows(choice.topk, topk, "the source's own choice");
+          expect_rows(choose_groups(p.queries, p.keys, 3, {keep, block_size}, choice.candidates, chunk).topk, pooled,
+                      "pooled choice");
+        }
+      }
+    }
+  }
+}
+
+TEST(Indexer, ChoicesDoNotDependOnTheThreadCountNorOnStrides) {
+  const Problem p{{{61, 34}, 2}};
+  const auto run = [&] { return choose_groups(p.queries, p.keys, 5, {2, 4}, {}, 500).topk; };
+  EXPECT_SAME_BITS(with_threads(1, run), with_threads(2, run));
+  IndexQueries strided_queries = p.queries;
+  strided_queries.q = strided(p.queries.q);
+  strided_queries.weights = strided(p.queries.weights);
+  EXPECT_SAME_BITS(choose_groups(strided_queries, strided(p.keys), 5, {2, 4}, {}, 500).topk, run());
+}
+
+}  // namespace
+}  // namespace hyperparallel::kernels

@@ -1,0 +1,177 @@
+#include <cmath>
+
+#include "kernels/engram/op.h"
+#include "kernels/mhc/op.h"
+#include "support/tensors.h"
+
+namespace hyperparallel::kernels {
+namespace {
+
+using namespace hyperparallel::testing;
+
+double sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+double at2(const at::Tensor& x, int64_t i, int64_t j) {
+  return x[i][j].item<double>();
+}
+double at3(const at::Tensor& x, int64_t i, int64_t j, int64_t k) {
+  return x[i][j][k].item<double>();
+}
+
+struct Mix {
+  int64_t tokens, n, d;
+  at::Tensor streams = normal({tokens, n, d}, "streams"), fn = normal({(2 + n) * n, n*d}, "fn", at::kDouble, 0.3);
+  at::Tensor scale = at::tensor({0.7, 1.3, 0.9}, at::kDouble), base = normal({(2 + n) * n}, "base");
+};
+
+class MixCoefficientsTest : public ::testing::TestWithParam<Mix> {};
+
+TEST_P(MixCoefficientsTest, EqualAPlainLoop) {
+  const auto& [tokens, n, d, streams, fn, scale, base] = GetParam();
+  const double rms_eps = 1e-3, hc_eps = 1e-2;  // large, so that a misplaced one shows
+  const int64_t iterations = 3;
+  const MixCoefficients mix = mix_coefficients(streams, fn, scale, base, rms_eps, hc_eps, iterations);
+  for (int64_t t = 0; t < tokens; ++t) {
+    double square = 0;
+    for (int64_t i = 0; i < n * d; ++i) square += std::pow(at3(streams, t, i / d, i % d), 2);
+    std::vector<double> m((2 + n) * n);
+    for (int64_t r = 0; r < (2 + n) * n; ++r) {
+      for (int64_t i = 0; i < n * d; ++i) m[r] += at2(fn, r, i) * at3(streams, t, i / d, i % d);
+      m[r] = m[r] / std::sqrt(square / static_cast<double>(n * d) + rms_eps) *
+                 scale[r < n       ? 0
+                       : r < 2 * n ? 1
+                                   : 2]
+                     .item<double>() +
+             base[r].item<double>();
+    }
+    for (int64_t k = 0; k < n; ++k) {
+      EXPECT_NEAR(at2(mix.pre, t, k), sigmoid(m[k]) + hc_eps, 1e-12);
+      EXPECT_NEAR(at2(mix.post, t, k), 2 * sigmoid(m[n + k]), 1e-12);
+    }
+    std::vector<double> c(n * n);  // [source, destination]
+    for (int64_t s = 0; s < n; ++s) {
+      double sum = 0;
+      for (int64_t e = 0; e < n; ++e) sum += std::exp(m[2 * n + s * n + e]);
+      for (int64_t e = 0; e < n; ++e) c[s * n + e] = std::exp(m[2 * n + s * n + e]) / sum + hc_eps;
+    }
+    const auto over_sources = [&] {
+      for (int64_t e = 0; e < n; ++e) {
+        double sum = hc_eps;
+        for (int64_t s = 0; s < n; ++s) sum += c[s * n + e];
+        for (int64_t s = 0; s < n; ++s) c[s * n + e] /= sum;
+      }
+    };
+    over_sources();
+    for (int64_t i = 1; i < iterations; ++i) {
+      for (int64_t s = 0; s < n; ++s) {
+        double sum = hc_eps;
+        for (int64_t e = 0; e < n; ++e) sum += c[s * n + e];
+        for (int64_t e = 0; e < n; ++e) c[s * n + e] /= sum;
+      }
+      over_sources();
+    }
+    for (int64_t i = 0; i < n * n; ++i) EXPECT_NEAR(at3(mix.comb, t, i / n, i % n), c[i], 1e-12);
+  }
+}
+
+TEST_P(MixCoefficientsTest, CollapseAndExpandEqualAPlainLoopWithAnAsymmetricMatrix) {
+  const auto& [tokens, n, d, streams, fn, scale, base] = GetParam();
+  const at::Tensor pre = normal({tokens, n}, "pre"), post = normal({tokens, n}, "post"), comb = normal({tokens, n, n}, "comb"),
+                   y = normal({tokens, d}, "y");
+  const at::Tensor collapsed = collapse(strided(streams), pre), expanded = expand(y, streams, strided(post), comb);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t c = 0; c < d; ++c) {
+      double sum = 0;
+      for (int64_t k = 0; k < n; ++k) sum += at2(pre, t, k) * at3(streams, t, k, c);
+      EXPECT_NEAR(at2(collapsed, t, c), sum, 1e-12);
+      for (int64_t k = 0; k < n; ++k) {
+        double out = at2(post, t, k) * at2(y, t, c);
+        for (int64_t j = 0; j < n; ++j) out += at3(comb, t, j, k) * at3(streams, t, j, c);
+        EXPECT_NEAR(at3(expanded, t, k, c), out, 1e-12);
+      }
+    }
+  }
+}
+
+TEST_P(MixCoefficientsTest, GradientsEqualFiniteDifferences) {
+  const auto& [tokens, n, d, streams, fn, scale, base] = GetParam();
+  for (int which = 0; which < 3; ++which) {
+    expect_finite_differences(
+        [&](const Tensors& x) {
+          const MixCoefficients mix = mix_coefficients(x[0], x[1], x[2], x[3], 1e-6, 1e-6, 4);
+          return which == 0 ? mix.pre : which == 1 ? mix.post : mix.comb;
+        },
+        {streams, fn, scale, base});
+  }
+  expect_finite_differences([](const Tensors& x) { return collapse(x[0], x[1]); }, {streams, normal({tokens, n}, "pre")});
+  expect_finite_differences([](const Tensors& x) { return expand(x[0], x[1], x[2], x[3]); },
+                            {normal({tokens, d}, "y"), streams, normal({tokens, n}, "post"), normal({tokens, n, n}, "comb")});
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, MixCoefficientsTest, ::testing::Values(Mix{3, 4, 5}, Mix{1, 1, 7}, Mix{0, 4, 3}, Mix{5, 2, 1}),
+                         [](const auto& info) { return "case" + std::to_string(info.index); });
+
+TEST(ExpandTest, Bfloat16StreamsMixInFloatAndRoundOnce) {
+  const at::Tensor streams = normal({3, 4, 5}, "streams", at::kBFloat16), y = normal({3, 5}, "y", at::kBFloat16);
+  const at::Tensor post = normal({3, 4}, "post", at::kFloat), comb = normal({3, 4, 4}, "comb", at::kFloat);
+  EXPECT_SAME_BITS(expand(y, streams, post, comb),
+                   expand(y.to(at::kFloat), streams.to(at::kFloat), post, comb).to(at::kBFloat16));
+  EXPECT_SAME_BITS(collapse(streams, post), collapse(streams.to(at::kFloat), post).to(at::kBFloat16));
+}
+
+struct Write {
+  int64_t tokens = 5, n = 3, d = 7;
+  at::Tensor streams = normal({tokens, n, d}, "streams"), key = normal({tokens, n, d}, "key"),
+             value = normal({tokens, d}, "value");
+  at::Tensor q_weight = normal({n, d}, "q"), k_weight = normal({n, d}, "k"), closed = at::zeros({tokens}, at::kBool);
+};
+
+TEST(EngramWrite, EqualsAPlainLoopAndAClosedGateLeavesTheStream) {
+  Write w;
+  w.closed[2] = true;
+  const double eps = 0.1;
+  const auto [gate, out] = engram_write(strided(w.streams), w.key, w.value, w.q_weight, w.k_weight, w.closed, eps);
+  for (int64_t t = 0; t < w.tokens; ++t) {
+    for (int64_t k = 0; k < w.n; ++k) {
+      double dot = 0, x2 = 0, k2 = 0;
+      for (int64_t c = 0; c < w.d; ++c) {
+        const double x = at3(w.streams, t, k, c), y = at3(w.key, t, k, c);
+        dot += x * at2(w.q_weight, k, c) * at2(w.k_weight, k, c) * y, x2 += x * x, k2 += y * y;
+      }
+      const double d = static_cast<double>(w.d);
+      dot /= std::sqrt(x2 / d + eps) * std::sqrt(k2 / d + eps) * std::sqrt(d);
+      const double expected = t == 2 ? 0 : sigmoid(std::copysign(std::sqrt(std::max(std::abs(dot), 1e-6)), dot));
+      EXPECT_NEAR(at2(gate, t, k), expected, 1e-12);
+      for (int64_t c = 0; c < w.d; ++c)
+        EXPECT_NEAR(at3(out, t, k, c), at3(w.streams, t, k, c) + expected * at2(w.value, t, c), 1e-12);
+    }
+  }
+  EXPECT_SAME_BITS(out[2], w.streams[2]);
+  expect_finite_differences([&](const Tensors& x) { return engram_write(x[0], x[1], x[2], x[3], x[4], w.closed, eps).second; },
+                            {w.streams, w.key, w.value, w.q_weight, w.k_weight}, 1e-5);
+}
+
+TEST(EngramWrite, BelowTheFloorOnlyTheValueGetsAGradient) {
+  Write w;
+  w.key.mul_(1e-9);  // with eps 1 the dot is far below 1e-6
+  const auto f = [&](const Tensors& x) { return engram_write(x[0], x[1], x[2], x[3], x[4], w.closed, 1.0).second; };
+  const at::Tensor cotangent = normal(w.streams.sizes(), "cotangent");
+  const Tensors g = gradients(f, {w.streams, w.key, w.value, w.q_weight, w.k_weight}, cotangent);
+  EXPECT_SAME_BITS(g[0], cotangent);
+  for (int i : {1, 3, 4}) EXPECT_EQ(g[i].abs().max().item<double>(), 0) << i;
+  EXPECT_GT(g[2].abs().min().item<double>(), 0);
+  const auto gate = engram_write(w.streams, w.key, w.value, w.q_weight, w.k_weight, w.closed, 1.0).first;
+  const double up = sigmoid(1e-3), down = sigmoid(-1e-3);  // sign of the dot, size of the floor
+  EXPECT_TRUE(((gate - up).abs() < 1e-12).logical_or((gate - down).abs() < 1e-12).all().item<bool>());
+}
+
+TEST(EngramWrite, NoTokensAreFine) {
+  const auto [gate, out] = engram_write(at::ones({0, 3, 7}), at::ones({0, 3, 7}), at::ones({0, 7}), at::ones({3, 7}),
+                                        at::ones({3, 7}), at::zeros({0}, at::kBool), 1e-6);
+  EXPECT_EQ(gate.sizes(), at::IntArrayRef({0, 3}));
+  EXPECT_EQ(out.sizes(), at::IntArrayRef({0, 3, 7}));
+}
+
+}  // namespace
+}  // namespace hyperparallel::kernels
