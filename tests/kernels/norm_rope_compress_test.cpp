@@ -69,8 +69,8 @@ TEST(Rope, RotatesAdjacentPairsOfTheLastChannelsOnly) {
     for (int64_t t = 0; t < 4; ++t) {
       for (int64_t h = 0; h < 3; ++h) {
         for (int64_t i = 0; i < 2; ++i) {
-          const double angle = positions[t].item<double>() * frequencies[i], a = x[t][h][3 + 2 * i].item<double>(),
-                       b = x[t][h][4 + 2 * i].item<double>();
+          const double angle = positions[t].item<double>() * static_cast<float>(frequencies[i]),
+                       a = x[t][h][3 + 2 * i].item<double>(), b = x[t][h][4 + 2 * i].item<double>();
           EXPECT_NEAR(y[t][h][3 + 2 * i].item<double>(), a * std::cos(angle) - b * std::sin(angle), 1e-14);
           EXPECT_NEAR(y[t][h][4 + 2 * i].item<double>(), b * std::cos(angle) + a * std::sin(angle), 1e-14);
         }
