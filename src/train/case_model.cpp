@@ -56,6 +56,12 @@ CaseModel load_case_model(const std::filesystem::path& folder, at::ScalarType co
   return result;
 }
 
+const at::Tensor& case_tensor(const TensorMap& tensors, const std::string& name) {
+  auto it = tensors.find(name);
+  if (it == tensors.end()) throw CheckpointError("case.safetensors: the tensor {} is missing", name);
+  return it->second;
+}
+
 namespace {
 
 // Row border of the batch, or the documents of a packed row.
@@ -70,15 +76,19 @@ ModelBatch batch_of_case(const TensorMap& tensors, const std::string& prefix, co
   ModelBatch batch;
   if (auto patches = tensors.find(prefix + "patches"); patches != tensors.end()) {
     batch.patches = patches->second.flatten(1).to(compute);
-    batch.grids = tensors.at(prefix + "grids");
+    batch.grids = case_tensor(tensors, prefix + "grids");
   }
-  auto ids = tensors.find(prefix + "input_ids");
-  if (ids == tensors.end()) return batch;
-  const int64_t tokens = ids->second.numel(), width = ids->second.size(1);
-  batch.ids = ids->second.flatten();
+  if (config.text.num_hidden_layers == 0) {
+    case_tensor(tensors, prefix + "patches");
+    return batch;
+  }
+  const at::Tensor& ids = case_tensor(tensors, prefix + "input_ids");
+  if (ids.dim() != 2) throw CheckpointError("case.safetensors: {}input_ids has {} dimensions, not rows and positions", prefix, ids.dim());
+  const int64_t tokens = ids.numel(), width = ids.size(1);
+  batch.ids = ids.flatten();
   auto targets = tensors.find(prefix + "shift_labels");
   batch.targets = targets != tensors.end() ? targets->second.flatten() : at::full({tokens}, -100, at::kLong);
-  batch.cu_seqlens = documents_of(tensors, prefix, ids->second);
+  batch.cu_seqlens = documents_of(tensors, prefix, ids);
   auto image = tensors.find(prefix + "image_mask");
   auto types = tensors.find(prefix + "token_types");
   batch.image_mask = image != tensors.end()   ? image->second.flatten().to(at::kBool)
@@ -88,7 +98,7 @@ ModelBatch batch_of_case(const TensorMap& tensors, const std::string& prefix, co
   if (batch.patches.defined()) {
     auto starts = tensors.find(prefix + "image_starts");
     batch.image_starts = starts != tensors.end() ? starts->second.select(1, 0) * width + starts->second.select(1, 1)
-                                                 : types->second.flatten().eq(0).nonzero().flatten();
+                                                 : case_tensor(tensors, prefix + "token_types").flatten().eq(0).nonzero().flatten();
   } else if (config.vision) {
     const int64_t pixels = 3 * config.vision->patch_size * config.vision->patch_size;
     batch.patches = at::empty({0, pixels}, at::TensorOptions().dtype(compute));
@@ -100,7 +110,7 @@ ModelBatch batch_of_case(const TensorMap& tensors, const std::string& prefix, co
 }
 
 models::deepseek_v41::EngramLookup engram_lookup_of_case(const TensorMap& tensors, const ModelConfig& config, const ModelBatch& batch) {
-  const at::Tensor map = tensors.at("token_map").to(at::kInt).contiguous();
+  const at::Tensor map = case_tensor(tensors, "token_map").to(at::kInt).contiguous();
   const models::deepseek_v41::EngramHasher hasher(config.text, {map.const_data_ptr<int32_t>(), map.const_data_ptr<int32_t>() + map.numel()});
   return models::deepseek_v41::hash_tokens(hasher, batch.ids, batch.image_mask, batch.cu_seqlens);
 }

@@ -31,7 +31,11 @@ std::vector<checkpoint::NamedTensor> released_tensors(const engine::ParameterSpe
 // Copies tensors with released names into the masters. Throws CheckpointError as above; `engram.embed.scale` and `mtp.*` are ignored.
 void load_released_weights(engine::ParameterStore& parameters, const TensorMap& tensors, const std::string& origin);
 
-// What the tensors of a case give the model. `prefix` is that of a step's micro-batch, or empty.
+// A tensor of case.safetensors. Throws CheckpointError when it is missing.
+const at::Tensor& case_tensor(const TensorMap& tensors, const std::string& name);
+
+// What the tensors of a case give the model; patches alone for a vision tower. `prefix` is that of a step's micro-batch, or empty.
+// Throws CheckpointError for what is missing.
 models::deepseek_v41::ModelBatch batch_of_case(const TensorMap& tensors, const std::string& prefix,
                                                const models::deepseek_v41::ModelConfig& config, at::ScalarType compute);
 // The hashes of that batch, from the case's own `token_map`.

@@ -44,7 +44,7 @@ class CaseRun {
     batch_ = batch_of_case(tensors, "", config(), compute);
     run_.executor->watch([this](const std::string& name, const at::Tensor& tensor) { made_[name] = tensor; });
     engine::ValueMap inputs = prepare_inputs(*run_.model, batch_, compute);
-    if (run_.model->inputs.cotangent.valid()) inputs[run_.model->inputs.cotangent.index] = tensors.at("cotangent").to(compute);
+    if (run_.model->inputs.cotangent.valid()) inputs[run_.model->inputs.cotangent.index] = case_tensor(tensors, "cotangent").to(compute);
     scored_ = batch_.targets.defined() ? batch_.targets.ge(0).sum().item<int64_t>() : 1;
     engine::ScheduleOptions schedule;
     schedule.recompute = options.recompute;
@@ -201,11 +201,11 @@ VerifyRow limit_row(const std::string& name, const at::Tensor& theirs, double va
 
 // BF16 rounding flips choices, so a BF16 case is held in aggregate by the limits of its notes.
 std::vector<VerifyRow> compare_bf16(const TensorMap& tensors, const CaseRun& run, const nlohmann::json& limits) {
-  const at::Tensor& logits = tensors.at("logits");
-  const double loss = tensors.at("loss").item<double>(), scale = logits.abs().max().item<double>();
+  const at::Tensor& logits = case_tensor(tensors, "logits");
+  const double loss = case_tensor(tensors, "loss").item<double>(), scale = logits.abs().max().item<double>();
   const at::Tensor d = (run.find("logits", logits.sizes())->to(at::kDouble) - logits.to(at::kDouble)).abs().flatten();
   std::vector<VerifyRow> rows;
-  rows.push_back(limit_row("loss", tensors.at("loss"), std::abs(run.find("loss", {})->item<double>() - loss), loss, limits.at("loss_abs")));
+  rows.push_back(limit_row("loss", case_tensor(tensors, "loss"), std::abs(run.find("loss", {})->item<double>() - loss), loss, limits.at("loss_abs")));
   rows.push_back(limit_row("logits (median)", logits, d.median().item<double>(), scale, limits.at("logit_median_abs")));
   if (auto it = limits.find("logit_fraction_within"); it != limits.end()) {
     const double fraction = it->at(0), within = it->at(1);
