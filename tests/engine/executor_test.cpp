@@ -90,7 +90,7 @@ TEST(ExecutorRecompute, EveryMixGivesTheBitsOfNone) {
   ParameterStore store = store_of(toy, at::kFloat, at::kFloat);
   const std::vector<ValueMap> batches{toy.batch(13, 0, at::kFloat), toy.batch(7, 1, at::kFloat)};
   const auto run = [&](RecomputePolicy policy, bool release) {
-    return run_step(toy, store, {policy, 2, true, release}, batches);
+    return with_threads(1, [&] { return run_step(toy, store, {policy, 2, true, release}, batches); });
   };
   const Result none = run({}, false);
   EXPECT_EQ(none.counters.at("loads").sum().item<int64_t>(), 20);
@@ -168,7 +168,8 @@ TEST(ExecutorSchedule, ReleasesAValueBehindItsLastReader) {
             "gather embed\nforward embed #0\nrelease unit embed\nrelease ids #0\nrelease start #0\n"
             "gather layer 0\nforward share #0\nforward route #0\nrelease unit layer 0\n"
             "launch rows #0\nrelease sent #0\nwait rows #0\n"
-            "gather experts\nforward experts #0\nrelease unit experts\nrelease offsets #0\nrelease scores #0\nrelease rows #0\nrelease side_loss #0\n"
+            "gather experts\nforward experts #0\nrelease unit experts\nrelease offsets #0\nrelease scores #0\nrelease rows "
+            "#0\nrelease side_loss #0\n"
             "forward mix #0\nrelease stream #0\nrelease order #0\nrelease computed #0\n"
             "gather layer 2\nforward up #0\nrelease unit layer 2\nrelease shared #0\nrelease mixed #0\n"
             "gather head\nforward loss #0\nrelease unit head\nrelease targets #0\nrelease hidden #0\nrelease loss #0\n");
