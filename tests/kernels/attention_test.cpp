@@ -38,7 +38,7 @@ struct Problem {
   }
 
   at::Tensor ours(const Tensors& x, int64_t chunk) const {
-    return csa2_attention(x[0], x[1], x[2], topk, x[3], start, {window, chunk});
+    return csa2_attention(x[0], x[1], x[2], topk, x[3], at::arange(tokens), start, {window, chunk});
   }
   Tensors inputs() const { return {q, window_kv, compressed_kv, sink}; }
 
@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(Problems, Attention,
 
 TEST(AttentionWindow, WithoutGroupsTheWindowAloneIsSeen) {
   const Problem p({7, 4}, 3, 0, 0);
-  const at::Tensor out = csa2_attention(p.q, p.window_kv, {}, {}, p.sink, p.start, {p.window, 4});
+  const at::Tensor out = csa2_attention(p.q, p.window_kv, {}, {}, p.sink, at::arange(p.tokens), p.start, {p.window, 4});
   EXPECT_CLOSE(out, p.dense(p.inputs()), 1e-13);
 }
 
@@ -97,6 +97,23 @@ TEST(AttentionWindow, OneDocumentDoesNotFeelAnother) {
   changed[1] = changed[1].clone();
   changed[1].narrow(0, 0, 8).add_(1);
   EXPECT_SAME_BITS(p.ours(changed, 128).narrow(0, 8, 6), p.ours(p.inputs(), 128).narrow(0, 8, 6));
+}
+
+// The queries of some tokens alone, as behind a halo or a kept prefix: every key stays.
+TEST(AttentionWindow, QueriesOfSomeTokensEqualTheirRowsOfTheWhole) {
+  const Problem p({17, 9, 30}, 5, 6, 3);
+  const at::Tensor kept = integers({0, 3, 4, 16, 17, 24, 25, 26, 27, 40, 55});
+  const at::Tensor whole = p.dense(p.inputs()), cotangent = normal({kept.size(0), p.heads, p.d}, "cotangent");
+  const Tensors derived = gradients([&](const Tensors& x) { return p.dense(x).index_select(0, kept); }, p.inputs(), cotangent);
+  for (int64_t chunk : {1, 3, 128}) {
+    const auto f = [&](const Tensors& x) {
+      return csa2_attention(x[0].index_select(0, kept), x[1], x[2], p.topk.index_select(0, kept), x[3], kept,
+                            p.start.index_select(0, kept), {p.window, chunk});
+    };
+    EXPECT_CLOSE(f(p.inputs()), whole.index_select(0, kept), 1e-13) << chunk;
+    const Tensors ours = gradients(f, p.inputs(), cotangent);
+    for (size_t i = 0; i < ours.size(); ++i) EXPECT_CLOSE(ours[i], derived[i], 1e-12) << "input " << i << ", chunk " << chunk;
+  }
 }
 
 TEST(AttentionTypes, Bfloat16StaysNearAndGivesGradientsOfEachInputsType) {
@@ -117,8 +134,8 @@ TEST(AttentionTypes, Bfloat16StaysNearAndGivesGradientsOfEachInputsType) {
 
 TEST(AttentionTypes, AWindowOrChunkOfNothingIsRefused) {
   const Problem p({3}, 1, 1, 1);
-  EXPECT_THROW(csa2_attention(p.q, p.window_kv, {}, {}, p.sink, p.start, {0, 4}), InternalError);
-  EXPECT_THROW(csa2_attention(p.q, p.window_kv, {}, {}, p.sink, p.start, {4, 0}), InternalError);
+  EXPECT_THROW(csa2_attention(p.q, p.window_kv, {}, {}, p.sink, at::arange(p.tokens), p.start, {0, 4}), InternalError);
+  EXPECT_THROW(csa2_attention(p.q, p.window_kv, {}, {}, p.sink, at::arange(p.tokens), p.start, {4, 0}), InternalError);
 }
 
 }  // namespace
