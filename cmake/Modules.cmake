@@ -54,5 +54,7 @@ function(hp_tests folder)
   else()
     target_precompile_headers(${name} REUSE_FROM hp_test_pch)
   endif()
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST TEST_PREFIX ${folder}. PROPERTIES TIMEOUT 600 LABELS ${folder})
+  # ctest runs several at once: more threads than cores would wait for each other in OpenMP's spinning barriers.
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST TEST_PREFIX ${folder}.
+                       PROPERTIES TIMEOUT 600 LABELS ${folder} ENVIRONMENT OMP_NUM_THREADS=1)
 endfunction()
