@@ -1,6 +1,7 @@
 #include "train/verify.h"
 
 #include <fstream>
+#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
