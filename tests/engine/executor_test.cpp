@@ -123,6 +123,13 @@ TEST(ExecutorRecompute, RunsTheRegionsAgainAndNothingElse) {
   EXPECT_EQ(count({}, "backward"), 7);
 }
 
+TEST(ExecutorRecompute, AChoiceIsMadeOnceAndGivenAgain) {
+  Toy toy;
+  ParameterStore store = store_of(toy);
+  run_step(toy, store, {{Mode::kFull, 1, {}}, 2}, {toy.batch(13), toy.batch(5, 1)});
+  EXPECT_EQ(toy.choices, 2);
+}
+
 TEST(ExecutorRecompute, KeepsLessMemoryThanNone) {
   const Toy toy(64);
   ParameterStore store = store_of(toy, at::kFloat, at::kFloat);

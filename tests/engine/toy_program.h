@@ -19,6 +19,7 @@ struct Toy {
   int64_t width;
   ValueId ids, targets, start, order, offsets, main_loss, side_loss;
   Program program;
+  int choices = 0;                      // how often the route was chosen
   std::function<void()> probe = [] {};  // called when a segment's code starts
 
   explicit Toy(int64_t width_of = 6) : width(width_of) {
@@ -54,6 +55,7 @@ struct Toy {
       const at::Tensor all = at::sigmoid(linear(run.read(shared), run.weight(gate)));
       kernels::RowOrder rows;
       const at::Tensor row_order = run.choose(order, [&] {
+        ++choices;
         rows = kernels::sort_rows((all + run.parameter(bias)).argmax(1, true), kExperts);
         return rows.order;
       });
