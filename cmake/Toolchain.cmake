@@ -8,7 +8,8 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
 
 # libtorch is built with the new libstdc++ ABI; say so instead of hoping.
 add_compile_definitions(_GLIBCXX_USE_CXX11_ABI=1)
-add_compile_options(-Wall -Wextra -Werror -Wno-unknown-pragmas)
+# -pthread for all alike: some packages ask for it, and a precompiled header must be built with what its users are.
+add_compile_options(-Wall -Wextra -Werror -Wno-unknown-pragmas -pthread)
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

@@ -40,11 +40,10 @@ TEST(Train, StoppedByASignalSavesExitsWith16AndContinuesToTheSameBits) {
   const TemporaryFolder whole, parts;
   ASSERT_EQ(run_program(tiny(whole)).code, 0);
   // The shell sends the signal once the third step is reported.
-  const std::string program = "'" HP_BINARY_DIR "/hyperparallel'";
-  const std::string log = (parts.path() / "log").string();
-  const std::string script = "cd '" HP_SOURCE_DIR "' && " + program + " " + tiny(parts) + " > " + log + " 2>&1 & pid=$!; while ! grep -q 'step: 3 ' " + log +
-                             "; do sleep 0.05; done; kill -TERM $pid; wait $pid";
-  const int status = std::system(("bash -c \"" + script + "\"").c_str());
+  const std::string log = (parts.path() / "log").string(), script = (parts.path() / "script").string();
+  std::ofstream(script) << "cd '" HP_SOURCE_DIR "'\n'" HP_BINARY_DIR "/hyperparallel' " << tiny(parts) << " > " << log << " 2>&1 &\npid=$!\n"
+                        << "until grep -qs 'step: 3 ' " << log << "; do sleep 0.02; done\nkill -TERM $pid\nwait $pid\n";
+  const int status = std::system(("sh " + script).c_str());
   ASSERT_EQ(WEXITSTATUS(status), 16) << read_text(log);
   const ProgramResult rest = run_program(tiny(parts));
   ASSERT_EQ(rest.code, 0) << rest.error;
