@@ -18,7 +18,9 @@ int bench_step(const std::vector<std::string>& arguments) {
   int threads = 0;
   bool json = false;
   app.add_option("CONFIG", model, "config.json of a model, or a YAML configuration")->required();
-  app.add_option("--tokens", options.lengths, "lengths of the row, separated by commas")->delimiter(',')->check(CLI::PositiveNumber);
+  app.add_option("--tokens", options.lengths, "lengths of the row, separated by commas")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
   app.add_option("--dtype", dtype, "float32 | bfloat16")->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_option("--recompute", recompute, "none | full")->check(CLI::IsMember({"none", "full"}));
   app.add_option("--threads", threads, "0: all cores")->check(CLI::NonNegativeNumber);
@@ -37,12 +39,14 @@ int bench_step(const std::vector<std::string>& arguments) {
     fmt::print("{}\n", to_json(result).dump(1));
     return 0;
   }
-  fmt::print("{} parameters, {}, {} threads, recompute {}; peak {:.0f} GFLOP/s (FP32 mm of 2048^3)\n", result.parameters, dtype, result.threads,
-             recompute, result.peak_gflops);
-  fmt::print("{:>8} {:>10} {:>10} {:>10} {:>7} {:>12} {:>10}\n", "tokens", "forward s", "step s", "tokens/s", "mfu %", "allocated GB", "peak RSS GB");
+  fmt::print("{} parameters, {}, {} threads, recompute {}; peak {:.0f} GFLOP/s (FP32 mm of 2048^3)\n", result.parameters, dtype,
+             result.threads, recompute, result.peak_gflops);
+  fmt::print("{:>8} {:>10} {:>10} {:>10} {:>7} {:>12} {:>10}\n", "tokens", "forward s", "step s", "tokens/s", "mfu %",
+             "allocated GB", "peak RSS GB");
   for (const train::BenchStepRow& row : result.rows) {
-    fmt::print("{:>8} {:>10.3f} {:>10.3f} {:>10.0f} {:>7.1f} {:>12.2f} {:>10.2f}\n", row.tokens, row.forward_seconds, row.step_seconds,
-               row.tokens_per_second, 100 * row.mfu, static_cast<double>(row.peak_allocated_bytes) / 1e9, static_cast<double>(row.peak_rss_bytes) / 1e9);
+    fmt::print("{:>8} {:>10.3f} {:>10.3f} {:>10.0f} {:>7.1f} {:>12.2f} {:>10.2f}\n", row.tokens, row.forward_seconds,
+               row.step_seconds, row.tokens_per_second, 100 * row.mfu, static_cast<double>(row.peak_allocated_bytes) / 1e9,
+               static_cast<double>(row.peak_rss_bytes) / 1e9);
   }
   return 0;
 }

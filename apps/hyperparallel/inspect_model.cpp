@@ -10,10 +10,14 @@ namespace {
 
 const char* mode_name(models::deepseek_v41::LayerMode mode) {
   switch (mode) {
-    case models::deepseek_v41::LayerMode::kWindow: return "window";
-    case models::deepseek_v41::LayerMode::kFull: return "full";
-    case models::deepseek_v41::LayerMode::kReindex: return "reindex";
-    case models::deepseek_v41::LayerMode::kReuse: return "reuse";
+    case models::deepseek_v41::LayerMode::kWindow:
+      return "window";
+    case models::deepseek_v41::LayerMode::kFull:
+      return "full";
+    case models::deepseek_v41::LayerMode::kReindex:
+      return "reindex";
+    case models::deepseek_v41::LayerMode::kReuse:
+      return "reuse";
   }
   return "?";
 }
@@ -21,8 +25,11 @@ const char* mode_name(models::deepseek_v41::LayerMode mode) {
 void print_layers(const models::deepseek_v41::TextConfig& text) {
   for (int64_t layer = 0; layer < text.num_hidden_layers; ++layer) {
     fmt::print("  layer {:<3} {:<8}", layer, mode_name(text.mode(layer)));
-    if (text.ratio(layer) > 0) fmt::print(" ratio {}, KV of layer {}, choice of layer {}", text.ratio(layer), text.kv_source(layer), text.index_source(layer));
-    fmt::print("{}{}\n", layer == text.candidate_source_layer_id ? ", candidate source" : "", text.engram_index(layer) ? ", Engram" : "");
+    if (text.ratio(layer) > 0)
+      fmt::print(" ratio {}, KV of layer {}, choice of layer {}", text.ratio(layer), text.kv_source(layer),
+                 text.index_source(layer));
+    fmt::print("{}{}\n", layer == text.candidate_source_layer_id ? ", candidate source" : "",
+               text.engram_index(layer) ? ", Engram" : "");
   }
 }
 

@@ -14,15 +14,15 @@ namespace hyperparallel {
 
 enum class ExitCode : int {
   kFinished = 0,
-  kBug = 1,            // our own mistake, or an error we cannot classify
-  kUsage = 2,          // command line or configuration
-  kData = 3,           // training data, tokenizer, images
-  kCheckpoint = 4,     // checkpoint or model files
-  kNonFinite = 5,      // loss or gradient norm is not finite
-  kPeer = 6,           // a peer is lost or timed out
+  kBug = 1,         // our own mistake, or an error we cannot classify
+  kUsage = 2,       // command line or configuration
+  kData = 3,        // training data, tokenizer, images
+  kCheckpoint = 4,  // checkpoint or model files
+  kNonFinite = 5,   // loss or gradient norm is not finite
+  kPeer = 6,        // a peer is lost or timed out
   kOutOfMemory = 7,
-  kCheckFailed = 8,    // a check such as `verify` does not hold
-  kStopped = 16,       // stopped on request with a checkpoint: run it again
+  kCheckFailed = 8,  // a check such as `verify` does not hold
+  kStopped = 16,     // stopped on request with a checkpoint: run it again
 };
 
 class Error : public std::runtime_error {
@@ -34,12 +34,12 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-#define HP_DEFINE_ERROR(Name, exit_code)                                               \
-  class Name : public Error {                                                          \
-   public:                                                                             \
-    template <class... Args>                                                           \
-    explicit Name(fmt::format_string<Args...> format, Args&&... args)                  \
-        : Error(exit_code, fmt::format(format, std::forward<Args>(args)...)) {}        \
+#define HP_DEFINE_ERROR(Name, exit_code)                                        \
+  class Name : public Error {                                                   \
+   public:                                                                      \
+    template <class... Args>                                                    \
+    explicit Name(fmt::format_string<Args...> format, Args&&... args)           \
+        : Error(exit_code, fmt::format(format, std::forward<Args>(args)...)) {} \
   }
 HP_DEFINE_ERROR(InternalError, ExitCode::kBug);
 HP_DEFINE_ERROR(UsageError, ExitCode::kUsage);            // command line
@@ -54,10 +54,10 @@ namespace detail {
 }
 
 // HP_CHECK(condition, "format {}", values...): an invariant of this program. Failing is our bug and throws InternalError.
-#define HP_CHECK(condition, ...)                                                                                   \
-  do {                                                                                                             \
-    if (!(condition)) [[unlikely]]                                                                                 \
-      ::hyperparallel::detail::check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__));           \
+#define HP_CHECK(condition, ...)                                                                         \
+  do {                                                                                                   \
+    if (!(condition)) [[unlikely]]                                                                       \
+      ::hyperparallel::detail::check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
   } while (false)
 
 }  // namespace hyperparallel

@@ -35,6 +35,8 @@ class SelfGroup final : public Group {
 
 }  // namespace
 
-std::shared_ptr<Group> self_group() { return std::make_shared<SelfGroup>(); }
+std::shared_ptr<Group> self_group() {
+  return std::make_shared<SelfGroup>();
+}
 
 }  // namespace hyperparallel::dist

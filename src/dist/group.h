@@ -35,9 +35,10 @@ class Group {
   virtual Pending reduce_scatter(const at::Tensor& full, const std::vector<int64_t>& rows, const std::string& label) = 0;
   // The sum over ranks, added in rank order, on every rank.
   virtual Pending all_reduce(const at::Tensor& local, const std::string& label) = 0;
-  // Sends `send_rows[r]` consecutive rows to rank r; returns the rows received, in rank order. Its transpose swaps the two counts.
-  virtual Pending all_to_all(const at::Tensor& rows, const std::vector<int64_t>& send_rows, const std::vector<int64_t>& receive_rows,
-                             const std::string& label) = 0;
+  // Sends `send_rows[r]` consecutive rows to rank r; returns the rows received, in rank order. Its transpose swaps the two
+  // counts.
+  virtual Pending all_to_all(const at::Tensor& rows, const std::vector<int64_t>& send_rows,
+                             const std::vector<int64_t>& receive_rows, const std::string& label) = 0;
 };
 
 // The group of this process alone.

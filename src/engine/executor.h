@@ -30,10 +30,11 @@ class SegmentRun {
   const at::Tensor& read(ValueId value) const;
   // Hands out an output. Shapes must fit the declared symbols; a discrete output must not require grad.
   void make(ValueId value, at::Tensor tensor);
-  // A discrete output that is chosen once: the first forward calls `choose`, a recompute gets the recorded tensor. It is made as well.
+  // A discrete output that is chosen once: the first forward calls `choose`, a recompute gets the recorded tensor. It is made as
+  // well.
   at::Tensor choose(ValueId value, const std::function<at::Tensor()>& choose);
 
-  Weight weight(ParameterId parameter);     // of use kWeight
+  Weight weight(ParameterId parameter);         // of use kWeight
   at::Tensor parameter(ParameterId parameter);  // of use kLeaf or kState
 
   // FP64 for an FP64 run, else FP32: the type of tables, coefficients and sums.
@@ -53,7 +54,7 @@ class SegmentRun {
   const int micro_batch_;
   const bool with_graph_, is_recompute_;
   at::Tensor anchor_;
-  std::map<int32_t, at::Tensor> inputs_, outputs_;       // by value; outputs still attached to the graph
+  std::map<int32_t, at::Tensor> inputs_, outputs_;          // by value; outputs still attached to the graph
   std::vector<std::pair<ParameterId, at::Tensor>> leaves_;  // small parameters used as plain leaves
 };
 
@@ -66,8 +67,10 @@ class Executor {
   ~Executor();
 
   // Runs the schedule. `inputs[m]` holds every program input of micro-batch m; `seeds[m]` the coefficient of every loss of the
-  // program, in order, which may be empty for a forward-only schedule. Throws InternalError when a segment breaks its declaration.
-  void run(const std::vector<Action>& schedule, const std::vector<ValueMap>& inputs, const std::vector<std::vector<double>>& seeds);
+  // program, in order, which may be empty for a forward-only schedule. Throws InternalError when a segment breaks its
+  // declaration.
+  void run(const std::vector<Action>& schedule, const std::vector<ValueMap>& inputs,
+           const std::vector<std::vector<double>>& seeds);
 
   // Loss values of the last run, FP64, [micro-batches][losses].
   const std::vector<std::vector<double>>& losses() const { return losses_; }
@@ -106,9 +109,9 @@ class Executor {
   ParameterStore& parameters_;
   std::map<std::string, std::shared_ptr<dist::Group>> groups_;
   Ledger ledger_;
-  std::map<std::pair<int, int>, std::unique_ptr<SegmentRun>> graphs_;      // (segment, micro-batch) that waits for its backward
+  std::map<std::pair<int, int>, std::unique_ptr<SegmentRun>> graphs_;  // (segment, micro-batch) that waits for its backward
   std::map<std::pair<int, int>, dist::Pending> pending_, pending_transpose_;  // (exchange, micro-batch)
-  std::map<std::pair<std::string, int>, int64_t> symbols_;                 // (symbol, micro-batch) -> size
+  std::map<std::pair<std::string, int>, int64_t> symbols_;                    // (symbol, micro-batch) -> size
   std::vector<std::vector<double>> losses_;
   std::vector<ValueMap> outputs_;
   std::map<std::string, at::Tensor> counters_;

@@ -1,13 +1,13 @@
-// Counts what libtorch's CPU allocator hands out, so that the ledger can be checked against live bytes and the profiler can tell the
-// high-water mark by segment.
+// Counts what libtorch's CPU allocator hands out, so that the ledger can be checked against live bytes and the profiler can tell
+// the high-water mark by segment.
 #pragma once
 
 #include <cstdint>
 
 namespace hyperparallel::engine {
 
-// Replaces libtorch's CPU allocator by one that counts (and otherwise allocates alike: 64-byte aligned). Large blocks go back to the
-// system when they are freed. Call once, before the first tensor is made; a second call does nothing.
+// Replaces libtorch's CPU allocator by one that counts (and otherwise allocates alike: 64-byte aligned). Large blocks go back to
+// the system when they are freed. Call once, before the first tensor is made; a second call does nothing.
 void count_allocations();
 
 int64_t allocated_bytes();       // live now; 0 when allocations are not counted

@@ -14,7 +14,8 @@ namespace hyperparallel::engine {
 
 // How a parameter enters a segment.
 enum class ParameterUse {
-  kWeight,  // through linear, grouped_linear, embedding and so on (engine/weight.h), which add its gradient straight into the slot
+  kWeight,  // through linear, grouped_linear, embedding and so on (engine/weight.h), which add its gradient straight into the
+            // slot
   kLeaf,    // as a plain tensor of the segment's graph: gains, biases, sinks, mHC coefficients
   kState,   // read only, never differentiated: router biases
 };
@@ -31,7 +32,7 @@ struct Initialiser {
 };
 
 struct ParameterSpec {
-  std::string name;             // released name; stacked experts are `...ffn.experts.w1.weight` [experts, out, in]
+  std::string name;  // released name; stacked experts are `...ffn.experts.w1.weight` [experts, out, in]
   std::vector<int64_t> shape;
   ParameterUse use = ParameterUse::kWeight;
   bool keep_master_type = false;  // computes in the master type even when segments compute in BF16 (mHC, sinks, router biases)

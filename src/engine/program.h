@@ -1,8 +1,9 @@
 // The step as a program: a list of segments (code without communication) and exchanges (communication without code), with typed
 // values between them. What is gathered, sent, kept, recomputed and released is decided from this list before the first step.
 //
-// NOTE [Program order]: the list is in forward order. A segment reads values that were made, or whose exchange was awaited, before
-// it. Backward runs the list in reverse: the transpose of an exchange starts where the forward waited and ends where it started.
+// NOTE [Program order]: the list is in forward order. A segment reads values that were made, or whose exchange was awaited,
+// before it. Backward runs the list in reverse: the transpose of an exchange starts where the forward waited and ends where it
+// started.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -31,10 +32,10 @@ struct Segment {
 
 // The communication patterns of the program, each with its transpose.
 enum class ExchangeKind {
-  kAllGather,      // rows of all ranks in rank order; transpose: reduce-scatter of the gradient
-  kHalo,           // the rows before this rank's first one; transpose: gradients go back to their owner and are added
-  kAllToAll,       // rows to their owners by counts; transpose: the same with counts swapped
-  kAllReduce,      // partial sums to the whole; transpose: none needed (the gradient is the same on every rank)
+  kAllGather,  // rows of all ranks in rank order; transpose: reduce-scatter of the gradient
+  kHalo,       // the rows before this rank's first one; transpose: gradients go back to their owner and are added
+  kAllToAll,   // rows to their owners by counts; transpose: the same with counts swapped
+  kAllReduce,  // partial sums to the whole; transpose: none needed (the gradient is the same on every rank)
 };
 const char* to_string(ExchangeKind kind);
 
@@ -46,9 +47,15 @@ struct Exchange {
   ValueId output;
 };
 
-struct RunSegment { int segment; };
-struct LaunchExchange { int exchange; };
-struct WaitExchange { int exchange; };
+struct RunSegment {
+  int segment;
+};
+struct LaunchExchange {
+  int exchange;
+};
+struct WaitExchange {
+  int exchange;
+};
 using ProgramStep = std::variant<RunSegment, LaunchExchange, WaitExchange>;
 
 // Parameters that are gathered, released and reduced together.
@@ -64,16 +71,16 @@ struct Program {
   std::vector<Exchange> exchanges;
   std::vector<Unit> units;
   std::vector<ProgramStep> steps;
-  std::vector<std::string> regions;   // names of the layers, in order
-  std::vector<ValueId> inputs;        // given from outside for every micro-batch
-  std::vector<ValueId> outputs;       // handed out after every run, whatever else becomes of them
-  std::vector<ValueId> losses;        // scalars that are seeded with a coefficient; their weighted sum is what backward derives
+  std::vector<std::string> regions;  // names of the layers, in order
+  std::vector<ValueId> inputs;       // given from outside for every micro-batch
+  std::vector<ValueId> outputs;      // handed out after every run, whatever else becomes of them
+  std::vector<ValueId> losses;       // scalars that are seeded with a coefficient; their weighted sum is what backward derives
 
   // Derived by ProgramBuilder::build.
-  std::vector<bool> needs_gradient;   // per value: backward carries a gradient for it
-  std::vector<int> unit_of;           // per parameter
-  std::vector<int> segment_of;        // per value: the segment that makes it, or -1
-  std::vector<int> exchange_of;       // per value: the exchange whose output it is, or -1
+  std::vector<bool> needs_gradient;  // per value: backward carries a gradient for it
+  std::vector<int> unit_of;          // per parameter
+  std::vector<int> segment_of;       // per value: the segment that makes it, or -1
+  std::vector<int> exchange_of;      // per value: the exchange whose output it is, or -1
 
   // Throws InternalError for an unknown name.
   ValueId value(const std::string& name) const;

@@ -20,31 +20,31 @@ struct RecomputePolicy {
 };
 
 enum class ActionKind {
-  kForward,           // segment
-  kRecompute,         // segment: forward again, with its graph
-  kBackward,          // segment
-  kLaunch,            // exchange
-  kWait,              // exchange
-  kLaunchTranspose,   // exchange: gradient of the output sets out
-  kWaitTranspose,     // exchange: and arrives at the input
-  kGatherUnit,        // unit: compute copies of its parameters
-  kReleaseUnit,       // unit
-  kReduceUnit,        // unit: gradients of this micro-batch are summed over the replicas
-  kReleaseValue,      // value: its last reader is done
+  kForward,          // segment
+  kRecompute,        // segment: forward again, with its graph
+  kBackward,         // segment
+  kLaunch,           // exchange
+  kWait,             // exchange
+  kLaunchTranspose,  // exchange: gradient of the output sets out
+  kWaitTranspose,    // exchange: and arrives at the input
+  kGatherUnit,       // unit: compute copies of its parameters
+  kReleaseUnit,      // unit
+  kReduceUnit,       // unit: gradients of this micro-batch are summed over the replicas
+  kReleaseValue,     // value: its last reader is done
 };
 const char* to_string(ActionKind kind);
 
 struct Action {
   ActionKind kind;
-  int index;        // of the segment, exchange, unit or value
-  int micro_batch;  // -1 for units
+  int index;                // of the segment, exchange, unit or value
+  int micro_batch;          // -1 for units
   bool keep_graph = false;  // kForward: backward of this segment will follow without a recompute
 };
 
 struct ScheduleOptions {
   RecomputePolicy recompute;
   int micro_batches = 1;
-  bool backward = true;              // false: forward only (validation, generation); nothing is kept
+  bool backward = true;                // false: forward only (validation, generation); nothing is kept
   bool release_after_forward = false;  // units are released between forward and backward and gathered again
 };
 

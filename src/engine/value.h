@@ -28,12 +28,12 @@ enum class ValueKind {
 // One dimension of a value's shape: a number, or a symbol such as "tokens" whose size a micro-batch decides. All values of a
 // micro-batch that name the same symbol must agree on its size; the executor checks it.
 struct Dimension {
-  std::string symbol;  // empty: fixed
-  int64_t size = 0;    // used when the symbol is empty
-  Dimension(const char* name) : symbol(name) {}                   // NOLINT: implicit on purpose, shapes read as lists
-  Dimension(std::string name) : symbol(std::move(name)) {}        // NOLINT
-  Dimension(int64_t number) : size(number) {}                     // NOLINT
-  Dimension(int number) : size(number) {}                         // NOLINT
+  std::string symbol;                                       // empty: fixed
+  int64_t size = 0;                                         // used when the symbol is empty
+  Dimension(const char* name) : symbol(name) {}             // NOLINT: implicit on purpose, shapes read as lists
+  Dimension(std::string name) : symbol(std::move(name)) {}  // NOLINT
+  Dimension(int64_t number) : size(number) {}               // NOLINT
+  Dimension(int number) : size(number) {}                   // NOLINT
 };
 using Shape = std::vector<Dimension>;
 std::string to_string(const Shape& shape);

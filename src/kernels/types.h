@@ -5,7 +5,11 @@
 
 namespace hyperparallel::kernels {
 
-inline at::ScalarType math_type(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }
-inline at::Tensor to_math(const at::Tensor& tensor) { return tensor.to(math_type(tensor.scalar_type())); }
+inline at::ScalarType math_type(at::ScalarType type) {
+  return type == at::kDouble ? at::kDouble : at::kFloat;
+}
+inline at::Tensor to_math(const at::Tensor& tensor) {
+  return tensor.to(math_type(tensor.scalar_type()));
+}
 
 }  // namespace hyperparallel::kernels

@@ -17,7 +17,9 @@ namespace {
 using models::deepseek_v41::ModelBatch;
 using models::deepseek_v41::ModelConfig;
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 // One document of random tokens, every position but the last scored.
 data::MicroBatch random_batch(const ModelConfig& config, int64_t tokens) {
@@ -26,7 +28,8 @@ data::MicroBatch random_batch(const ModelConfig& config, int64_t tokens) {
   batch.rows = 1;
   batch.seq_len = tokens;
   for (int64_t t = 0; t < tokens; ++t) {
-    batch.input_ids.push_back(static_cast<int64_t>(random.below(static_cast<uint64_t>(t), static_cast<uint64_t>(config.text.vocab_size))));
+    batch.input_ids.push_back(
+        static_cast<int64_t>(random.below(static_cast<uint64_t>(t), static_cast<uint64_t>(config.text.vocab_size))));
     batch.position_ids.push_back(t);
   }
   batch.labels.assign(batch.input_ids.begin() + 1, batch.input_ids.end());
@@ -38,7 +41,8 @@ data::MicroBatch random_batch(const ModelConfig& config, int64_t tokens) {
   return batch;
 }
 
-engine::ValueMap inputs_of(const models::deepseek_v41::ModelProgram& model, const data::MicroBatch& batch, at::ScalarType compute) {
+engine::ValueMap inputs_of(const models::deepseek_v41::ModelProgram& model, const data::MicroBatch& batch,
+                           at::ScalarType compute) {
   ModelBatch out;
   out.ids = at::tensor(batch.input_ids, at::kLong);
   out.targets = at::tensor(batch.labels, at::kLong);
@@ -46,8 +50,10 @@ engine::ValueMap inputs_of(const models::deepseek_v41::ModelProgram& model, cons
   out.image_mask = out.padding = at::zeros({out.ids.size(0)}, at::kBool);
   if (!model.config.text.engram_layer_ids.empty()) {
     std::vector<int32_t> map(model.config.text.vocab_size);
-    for (size_t id = 0; id < map.size(); ++id) map[id] = static_cast<int32_t>(id % model.config.text.engram_compressed_vocab_size);
-    out.engram_rows = hash_tokens(models::deepseek_v41::EngramHasher(model.config.text, map), out.ids, out.image_mask, out.cu_seqlens).rows;
+    for (size_t id = 0; id < map.size(); ++id)
+      map[id] = static_cast<int32_t>(id % model.config.text.engram_compressed_vocab_size);
+    out.engram_rows =
+        hash_tokens(models::deepseek_v41::EngramHasher(model.config.text, map), out.ids, out.image_mask, out.cu_seqlens).rows;
   }
   return prepare_inputs(model, out, compute);
 }
@@ -77,7 +83,8 @@ BenchStepResult bench_step(const ModelConfig& given, const BenchStepOptions& opt
   BenchStepResult result;
   result.threads = at::get_num_threads();
   result.peak_gflops = measure_peak_gflops();
-  for (const engine::ParameterSpec& spec : parameters.specs()) result.parameters += parameters.master(parameters.find(spec.name)).numel();
+  for (const engine::ParameterSpec& spec : parameters.specs())
+    result.parameters += parameters.master(parameters.find(spec.name)).numel();
 
   engine::ScheduleOptions schedule_options;
   schedule_options.recompute = options.recompute;
@@ -105,7 +112,8 @@ BenchStepResult bench_step(const ModelConfig& given, const BenchStepOptions& opt
 }
 
 nlohmann::ordered_json to_json(const BenchStepResult& result) {
-  nlohmann::ordered_json json{{"parameters", result.parameters}, {"threads", result.threads}, {"peak_gflops", result.peak_gflops}};
+  nlohmann::ordered_json json{
+      {"parameters", result.parameters}, {"threads", result.threads}, {"peak_gflops", result.peak_gflops}};
   for (const BenchStepRow& row : result.rows) {
     json["rows"].push_back({{"tokens", row.tokens},
                             {"forward_seconds", row.forward_seconds},

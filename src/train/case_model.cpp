@@ -14,7 +14,8 @@ using models::deepseek_v41::ModelConfig;
 std::vector<checkpoint::NamedTensor> released_tensors(const engine::ParameterSpec& spec, const at::Tensor& tensor) {
   if (!checkpoint::is_stacked(spec.name)) return {{spec.name, tensor}};
   std::vector<checkpoint::NamedTensor> tensors;
-  for (int64_t expert = 0; expert < tensor.size(0); ++expert) tensors.emplace_back(checkpoint::expert_name(spec.name, expert), tensor[expert]);
+  for (int64_t expert = 0; expert < tensor.size(0); ++expert)
+    tensors.emplace_back(checkpoint::expert_name(spec.name, expert), tensor[expert]);
   return tensors;
 }
 
@@ -26,8 +27,8 @@ void load_released_weights(engine::ParameterStore& parameters, const TensorMap& 
       auto it = tensors.find(name);
       if (it == tensors.end()) throw CheckpointError("{}: the weight {} is missing", origin, name);
       if (it->second.sizes() != slot.sizes()) {
-        throw CheckpointError("{}: {} has shape [{}], the configuration asks for [{}]", origin, name, fmt::join(it->second.sizes().vec(), ", "),
-                              fmt::join(slot.sizes().vec(), ", "));
+        throw CheckpointError("{}: {} has shape [{}], the configuration asks for [{}]", origin, name,
+                              fmt::join(it->second.sizes().vec(), ", "), fmt::join(slot.sizes().vec(), ", "));
       }
       at::Tensor(slot).copy_(it->second);
       used.insert(name);
@@ -35,12 +36,14 @@ void load_released_weights(engine::ParameterStore& parameters, const TensorMap& 
   }
   for (const auto& [name, tensor] : tensors) {
     const bool ignored = name.ends_with("engram.embed.scale") || name.starts_with("mtp.");
-    if (!used.contains(name) && !ignored) throw CheckpointError("{}: the configuration has no place for the weight {}", origin, name);
+    if (!used.contains(name) && !ignored)
+      throw CheckpointError("{}: the configuration has no place for the weight {}", origin, name);
   }
   parameters.masters_changed();
 }
 
-CaseModel load_case_model(const std::filesystem::path& folder, at::ScalarType compute, const models::deepseek_v41::ProgramOptions& options) {
+CaseModel load_case_model(const std::filesystem::path& folder, at::ScalarType compute,
+                          const models::deepseek_v41::ProgramOptions& options) {
   const TensorMap weights = checkpoint::read_all(folder / "weights.safetensors");
   models::deepseek_v41::ParseOptions parse;
   parse.allow_vision_only = true;
@@ -48,7 +51,7 @@ CaseModel load_case_model(const std::filesystem::path& folder, at::ScalarType co
   CaseModel result;
   const bool has_text = config.text.num_hidden_layers > 0;
   result.model = std::make_unique<models::deepseek_v41::ModelProgram>(has_text ? build_program(config, options)
-                                                                              : build_vision_program(config, options));
+                                                                               : build_vision_program(config, options));
   const at::ScalarType master = compute == at::kDouble ? at::kDouble : at::kFloat;
   result.parameters = std::make_unique<engine::ParameterStore>(result.model->program.parameters, master, compute);
   load_released_weights(*result.parameters, weights, (folder / "weights.safetensors").string());
@@ -83,7 +86,8 @@ ModelBatch batch_of_case(const TensorMap& tensors, const std::string& prefix, co
     return batch;
   }
   const at::Tensor& ids = case_tensor(tensors, prefix + "input_ids");
-  if (ids.dim() != 2) throw CheckpointError("case.safetensors: {}input_ids has {} dimensions, not rows and positions", prefix, ids.dim());
+  if (ids.dim() != 2)
+    throw CheckpointError("case.safetensors: {}input_ids has {} dimensions, not rows and positions", prefix, ids.dim());
   const int64_t tokens = ids.numel(), width = ids.size(1);
   batch.ids = ids.flatten();
   auto targets = tensors.find(prefix + "shift_labels");
@@ -97,8 +101,9 @@ ModelBatch batch_of_case(const TensorMap& tensors, const std::string& prefix, co
   batch.padding = at::zeros({tokens}, at::kBool);
   if (batch.patches.defined()) {
     auto starts = tensors.find(prefix + "image_starts");
-    batch.image_starts = starts != tensors.end() ? starts->second.select(1, 0) * width + starts->second.select(1, 1)
-                                                 : case_tensor(tensors, prefix + "token_types").flatten().eq(0).nonzero().flatten();
+    batch.image_starts = starts != tensors.end()
+                             ? starts->second.select(1, 0) * width + starts->second.select(1, 1)
+                             : case_tensor(tensors, prefix + "token_types").flatten().eq(0).nonzero().flatten();
   } else if (config.vision) {
     const int64_t pixels = 3 * config.vision->patch_size * config.vision->patch_size;
     batch.patches = at::empty({0, pixels}, at::TensorOptions().dtype(compute));
@@ -109,9 +114,11 @@ ModelBatch batch_of_case(const TensorMap& tensors, const std::string& prefix, co
   return batch;
 }
 
-models::deepseek_v41::EngramLookup engram_lookup_of_case(const TensorMap& tensors, const ModelConfig& config, const ModelBatch& batch) {
+models::deepseek_v41::EngramLookup engram_lookup_of_case(const TensorMap& tensors, const ModelConfig& config,
+                                                         const ModelBatch& batch) {
   const at::Tensor map = case_tensor(tensors, "token_map").to(at::kInt).contiguous();
-  const models::deepseek_v41::EngramHasher hasher(config.text, {map.const_data_ptr<int32_t>(), map.const_data_ptr<int32_t>() + map.numel()});
+  const models::deepseek_v41::EngramHasher hasher(config.text,
+                                                  {map.const_data_ptr<int32_t>(), map.const_data_ptr<int32_t>() + map.numel()});
   return models::deepseek_v41::hash_tokens(hasher, batch.ids, batch.image_mask, batch.cu_seqlens);
 }
 

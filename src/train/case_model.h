@@ -20,26 +20,29 @@ struct CaseModel {
   std::unique_ptr<engine::Executor> executor;
 };
 
-// `compute`: FP32, FP64 or BF16; masters are FP64 for FP64 and FP32 otherwise. Throws CheckpointError for a weight that is missing,
-// unknown or of another shape.
-CaseModel load_case_model(const std::filesystem::path& folder, at::ScalarType compute, const models::deepseek_v41::ProgramOptions& options);
+// `compute`: FP32, FP64 or BF16; masters are FP64 for FP64 and FP32 otherwise. Throws CheckpointError for a weight that is
+// missing, unknown or of another shape.
+CaseModel load_case_model(const std::filesystem::path& folder, at::ScalarType compute,
+                          const models::deepseek_v41::ProgramOptions& options);
 
 // A parameter's tensors as files name them: stacked experts one by one, the rest as it is. Views of `tensor`, which has the shape
 // of the parameter (a master, a gradient).
 std::vector<checkpoint::NamedTensor> released_tensors(const engine::ParameterSpec& spec, const at::Tensor& tensor);
 
-// Copies tensors with released names into the masters. Throws CheckpointError as above; `engram.embed.scale` and `mtp.*` are ignored.
+// Copies tensors with released names into the masters. Throws CheckpointError as above; `engram.embed.scale` and `mtp.*` are
+// ignored.
 void load_released_weights(engine::ParameterStore& parameters, const TensorMap& tensors, const std::string& origin);
 
 // A tensor of case.safetensors. Throws CheckpointError when it is missing.
 const at::Tensor& case_tensor(const TensorMap& tensors, const std::string& name);
 
-// What the tensors of a case give the model; patches alone for a vision tower. `prefix` is that of a step's micro-batch, or empty.
-// Throws CheckpointError for what is missing.
+// What the tensors of a case give the model; patches alone for a vision tower. `prefix` is that of a step's micro-batch, or
+// empty. Throws CheckpointError for what is missing.
 models::deepseek_v41::ModelBatch batch_of_case(const TensorMap& tensors, const std::string& prefix,
                                                const models::deepseek_v41::ModelConfig& config, at::ScalarType compute);
 // The hashes of that batch, from the case's own `token_map`.
-models::deepseek_v41::EngramLookup engram_lookup_of_case(const TensorMap& tensors, const models::deepseek_v41::ModelConfig& config,
+models::deepseek_v41::EngramLookup engram_lookup_of_case(const TensorMap& tensors,
+                                                         const models::deepseek_v41::ModelConfig& config,
                                                          const models::deepseek_v41::ModelBatch& batch);
 
 }  // namespace hyperparallel::train

@@ -61,7 +61,8 @@ void visit_keys(V& visit, C& c) {
 template <class V, Is<DataSource> C>
 void visit_keys(V& visit, C& c) {
   visit("path", c.path, any(), "a JSONL file");
-  visit("weight", c.weight, at_least(0), "share of the samples drawn from this file, relative to the others; 0: its number of samples");
+  visit("weight", c.weight, at_least(0),
+        "share of the samples drawn from this file, relative to the others; 0: its number of samples");
 }
 
 template <class V, Is<ImageSection> C>

@@ -8,18 +8,20 @@ namespace {
 using models::deepseek_v41::TextConfig;
 
 struct LayerCost {
-  double weights = 0;         // multiply-adds a token with trained weights
-  double index_weights = 0;   // multiply-adds a token of the indexer's projections
-  double per_key = 0;         // multiply-adds a (query, key) pair of attention
-  double per_score = 0;       // multiply-adds a (query, group) pair of the indexer
+  double weights = 0;        // multiply-adds a token with trained weights
+  double index_weights = 0;  // multiply-adds a token of the indexer's projections
+  double per_key = 0;        // multiply-adds a (query, key) pair of attention
+  double per_score = 0;      // multiply-adds a (query, group) pair of the indexer
 };
 
 LayerCost cost_of(const TextConfig& text, int64_t layer) {
-  const double d = text.hidden_size, hd = text.head_dim, heads = text.num_attention_heads, n = text.hc_mult, ratio = text.ratio(layer);
+  const double d = text.hidden_size, hd = text.head_dim, heads = text.num_attention_heads, n = text.hc_mult,
+               ratio = text.ratio(layer);
   LayerCost cost;
-  cost.weights = d * text.q_lora_rank + text.q_lora_rank * heads * hd + d * hd + heads * hd * text.o_lora_rank + text.o_groups * text.o_lora_rank * d;
+  cost.weights = d * text.q_lora_rank + text.q_lora_rank * heads * hd + d * hd + heads * hd * text.o_lora_rank +
+                 text.o_groups * text.o_lora_rank * d;
   if (text.is_kv_source(layer)) cost.weights += d * hd * (ratio > 1 ? 2 : 1);
-  cost.weights += 2 * (2 + n) * n * n * d;                                                          // mHC coefficients of both sites
+  cost.weights += 2 * (2 + n) * n * n * d;  // mHC coefficients of both sites
   cost.weights += d * text.n_routed_experts + 3 * d * text.moe_intermediate_size * (text.num_experts_per_tok + 1);
   if (text.engram_index(layer)) cost.weights += (n + 1) * d * text.engram_columns() * text.engram_head_dim;
   if (text.is_index_source(layer)) {
@@ -40,7 +42,8 @@ double vision_flops(const models::deepseek_v41::VisionConfig& vision, int64_t hi
     const double patches = static_cast<double>(image.rows * image.columns);
     const double aligned = static_cast<double>(((image.rows + vision.downsample_ratio - 1) / vision.downsample_ratio) *
                                                ((image.columns + vision.downsample_ratio - 1) / vision.downsample_ratio));
-    forward += patches * (patch + vision.num_hidden_layers * (block + 2 * patches * w)) + aligned * (w * area * hidden + hidden * hidden);
+    forward += patches * (patch + vision.num_hidden_layers * (block + 2 * patches * w)) +
+               aligned * (w * area * hidden + hidden * hidden);
   }
   return 6 * forward;
 }

@@ -6,8 +6,9 @@
 
 namespace hyperparallel::train {
 
-// Forward and backward (twice the forward) of the products with the weights that are active for each token, and of attention over the
-// keys each token may see; the indexer's scores forward only; the head for supervised tokens only. Padding and recomputation do not count.
+// Forward and backward (twice the forward) of the products with the weights that are active for each token, and of attention over
+// the keys each token may see; the indexer's scores forward only; the head for supervised tokens only. Padding and recomputation
+// do not count.
 double needed_flops(const models::deepseek_v41::ModelConfig& config, const data::MicroBatch& batch);
 
 }  // namespace hyperparallel::train

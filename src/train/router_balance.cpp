@@ -27,11 +27,13 @@ void update_router_bias(at::Tensor& bias, at::Tensor& bias_vl, const at::Tensor&
 void update_router_biases(engine::ParameterStore& parameters, const std::map<std::string, at::Tensor>& counters, double rate) {
   for (const auto& [counter, loads] : counters) {
     const std::string name = bias_name(counter);
-    if (!name.empty()) update_router_bias(parameters.master(parameters.find(name)), parameters.master(parameters.find(name + "_vl")), loads, rate);
+    if (!name.empty())
+      update_router_bias(parameters.master(parameters.find(name)), parameters.master(parameters.find(name + "_vl")), loads, rate);
   }
 }
 
-std::map<std::string, double> router_metrics(const engine::ParameterStore& parameters, const std::map<std::string, at::Tensor>& counters) {
+std::map<std::string, double> router_metrics(const engine::ParameterStore& parameters,
+                                             const std::map<std::string, at::Tensor>& counters) {
   std::map<std::string, double> metrics;
   double worst = 0, largest = 0;
   for (const auto& [counter, loads] : counters) {
@@ -44,7 +46,8 @@ std::map<std::string, double> router_metrics(const engine::ParameterStore& param
       const std::string layer = counter.substr(std::string("layers.").size(), counter.rfind('.') - std::string("layers.").size());
       metrics["moe/load_max_over_mean/layer." + layer + "/" + kModalities[modality]] = ratio;
       worst = std::max(worst, ratio);
-      largest = std::max(largest, parameters.master(parameters.find(modality == 0 ? name : name + "_vl")).abs().max().item<double>());
+      largest =
+          std::max(largest, parameters.master(parameters.find(modality == 0 ? name : name + "_vl")).abs().max().item<double>());
     }
   }
   if (!counters.empty()) metrics["moe/load_max_over_mean"] = worst, metrics["moe/bias_abs_max"] = largest;

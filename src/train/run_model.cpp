@@ -53,7 +53,8 @@ data::SampleOptions sample_options(const Config& config) {
   options.bad_image = config.data.bad_image;
   options.exif = config.data.image.exif;
   if (const auto& vision = config.model.architecture.vision) {
-    options.image_limits = {vision->patch_size, vision->downsample_ratio, vision->min_pixels, vision->max_image_tokens, vision->max_wh_ratio};
+    options.image_limits = {vision->patch_size, vision->downsample_ratio, vision->min_pixels, vision->max_image_tokens,
+                            vision->max_wh_ratio};
     options.image_token_id = config.model.architecture.image_token_id;
   }
   return options;
@@ -75,7 +76,9 @@ data::LoaderOptions loader_options(const Config& config, const std::vector<DataS
 
 namespace {
 
-at::Tensor tensor_of(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
+at::Tensor tensor_of(const std::vector<int64_t>& values) {
+  return at::tensor(values, at::kLong);
+}
 
 void add_images(const data::MicroBatch& batch, int64_t pixels, ModelBatch& out) {
   int64_t patches = 0;
@@ -95,8 +98,8 @@ void add_images(const data::MicroBatch& batch, int64_t pixels, ModelBatch& out) 
 void check_tokenizer(const Config& config, const data::Tokenizer& tokenizer) {
   const ModelConfig& model = config.model.architecture;
   if (tokenizer.size() > model.text.vocab_size) {
-    throw ConfigError("model.vocab_size is {}, the tokenizer {} has {} ids: the model needs a row for each", model.text.vocab_size,
-                      tokenizer.path(), tokenizer.size());
+    throw ConfigError("model.vocab_size is {}, the tokenizer {} has {} ids: the model needs a row for each",
+                      model.text.vocab_size, tokenizer.path(), tokenizer.size());
   }
 }
 
@@ -120,7 +123,9 @@ engine::ValueMap RunModel::inputs(const data::MicroBatch& batch) const {
     throw DataError("{}: the sample has a picture, and the model no vision tower (model.vision_config)",
                     batch.samples.empty() ? "batch" : data::to_string(batch.samples.front()));
   }
-  if (hasher) out.engram_rows = models::deepseek_v41::hash_tokens(*hasher, out.ids, out.image_mask.logical_or(out.padding), out.cu_seqlens).rows;
+  if (hasher)
+    out.engram_rows =
+        models::deepseek_v41::hash_tokens(*hasher, out.ids, out.image_mask.logical_or(out.padding), out.cu_seqlens).rows;
   return prepare_inputs(model, out, compute_type());
 }
 
@@ -132,7 +137,8 @@ int64_t RunModel::parameter_count() const {
 
 std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Tokenizer& tokenizer) {
   check_tokenizer(config, tokenizer);
-  auto run = std::make_unique<RunModel>(RunModel{build_program(config.model.architecture, program_options(config.kernels)), nullptr, nullptr, {}});
+  auto run = std::make_unique<RunModel>(
+      RunModel{build_program(config.model.architecture, program_options(config.kernels)), nullptr, nullptr, {}});
   const auto compute = config.train.dtype == Dtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
   run->parameters = std::make_unique<engine::ParameterStore>(run->model.program.parameters, at::kFloat, compute);
   run->executor = std::make_unique<engine::Executor>(run->model.program, *run->parameters);
@@ -151,12 +157,13 @@ namespace {
 template <class Source>
 void load_from(engine::ParameterStore& parameters, const Source& source, const std::string& where) {
   for (const engine::ParameterSpec& spec : parameters.specs()) {
-    if (!source.has(spec.name)) throw CheckpointError("{}: {} is missing; the model of the configuration has it", where, spec.name);
+    if (!source.has(spec.name))
+      throw CheckpointError("{}: {} is missing; the model of the configuration has it", where, spec.name);
     const at::Tensor saved = source.load(spec.name);
     at::Tensor& master = parameters.master(parameters.find(spec.name));
     if (saved.sizes() != master.sizes()) {
-      throw CheckpointError("{}: {} has shape [{}], the configuration asks for [{}]", where, spec.name, fmt::join(saved.sizes().vec(), ", "),
-                            fmt::join(master.sizes().vec(), ", "));
+      throw CheckpointError("{}: {} has shape [{}], the configuration asks for [{}]", where, spec.name,
+                            fmt::join(saved.sizes().vec(), ", "), fmt::join(master.sizes().vec(), ", "));
     }
     master.copy_(saved);
   }

@@ -30,10 +30,12 @@ struct RunModel {
   int64_t parameter_count() const;
 };
 
-// Builds the program and allocates the parameters (zeros). Throws ConfigError, naming both numbers, where tokenizer and model disagree.
+// Builds the program and allocates the parameters (zeros). Throws ConfigError, naming both numbers, where tokenizer and model
+// disagree.
 std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Tokenizer& tokenizer);
 
-// Sets libtorch's threads, determinism and allocator for this process, from `train.threads` and `train.deterministic`. Call first.
+// Sets libtorch's threads, determinism and allocator for this process, from `train.threads` and `train.deterministic`. Call
+// first.
 void set_up_libtorch(const TrainSection& train);
 
 models::deepseek_v41::ProgramOptions program_options(const KernelsSection& kernels);
@@ -43,8 +45,8 @@ engine::RecomputePolicy recompute_policy(const RecomputeSection& recompute);
 data::LoaderOptions loader_options(const Config& config, const std::vector<DataSource>& files, bool repeat);
 data::SampleOptions sample_options(const Config& config);
 
-// Loads all parameters by name, from a checkpoint of ours or a Hugging Face folder. Throws CheckpointError for a missing tensor or
-// another shape.
+// Loads all parameters by name, from a checkpoint of ours or a Hugging Face folder. Throws CheckpointError for a missing tensor
+// or another shape.
 void load_parameters(engine::ParameterStore& parameters, const checkpoint::Checkpoint& checkpoint);
 void load_parameters(engine::ParameterStore& parameters, const checkpoint::HfFolder& folder);
 

@@ -1,7 +1,7 @@
 // The `train` command: callbacks around the loop, resuming, signals.
-#include <csignal>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 
 #include "base/error.h"
@@ -18,7 +18,9 @@
 namespace hyperparallel::train {
 namespace {
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 volatile std::sig_atomic_t received_signal = 0;
 
@@ -102,7 +104,8 @@ class CheckpointCallback : public TrainerCallback {
 
 class TraceCallback : public TrainerCallback {
  public:
-  TraceCallback(const std::filesystem::path& folder, const ProfileSection& profile) : window_(folder, profile.start, profile.steps) {}
+  TraceCallback(const std::filesystem::path& folder, const ProfileSection& profile)
+      : window_(folder, profile.start, profile.steps) {}
   void on_step_begin(Trainer&, int64_t step) override { window_.before_step(step); }
   void on_step_end(Trainer&, StepMetrics& metrics) override { window_.after_step(metrics.step); }
 
@@ -142,7 +145,8 @@ int train(const Config& config) {
   std::filesystem::create_directories(output);
   checkpoint::CheckpointStore store(output / "checkpoints", {config.checkpoint.keep_latest_k});
   if (config.train.restart) store.clear();
-  auto latest = config.checkpoint.load_step >= 0 ? std::optional(store.open(config.checkpoint.load_step)) : store.open_verified(config.checkpoint.fall_back);
+  auto latest = config.checkpoint.load_step >= 0 ? std::optional(store.open(config.checkpoint.load_step))
+                                                 : store.open_verified(config.checkpoint.fall_back);
   if (latest) {
     restore(trainer, *latest);
     log::info("continuing {} after step {} ({})", output.string(), trainer.progress().step, latest->folder().filename().string());
@@ -151,13 +155,14 @@ int train(const Config& config) {
     log::info("starting from the weights of {}", config.model.weights.string());
   }
   file::write(output / "config.yaml", to_yaml(config, /*with_sources=*/true));
-  log::info("{} parameters, {} training samples, {} steps to {}", trainer.model().parameter_count(), trainer.loader().samples(), config.train.steps,
-            output.string());
+  log::info("{} parameters, {} training samples, {} steps to {}", trainer.model().parameter_count(), trainer.loader().samples(),
+            config.train.steps, output.string());
   write_run_facts(output, {{"parameters", std::to_string(trainer.model().parameter_count())},
                            {"training samples", std::to_string(trainer.loader().samples())},
                            {"steps", std::to_string(config.train.steps)}});
   if (trainer.finished()) {
-    log::info("{} has all {} steps already; --train.restart begins anew, a larger train.steps goes on", output.string(), config.train.steps);
+    log::info("{} has all {} steps already; --train.restart begins anew, a larger train.steps goes on", output.string(),
+              config.train.steps);
     return static_cast<int>(ExitCode::kFinished);
   }
   add_callbacks(trainer, store);

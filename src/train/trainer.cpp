@@ -15,7 +15,9 @@
 namespace hyperparallel::train {
 namespace {
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 std::vector<engine::Action> make_schedule(const RunModel& model, const Config& config, int64_t micro_batches, bool backward) {
   engine::ScheduleOptions options;
@@ -51,10 +53,12 @@ Trainer::Trainer(const Config& config) : config_(config), tokenizer_(data::Token
     if (spec.use != engine::ParameterUse::kState) trained_.push_back(id);
   }
   std::vector<optim::GroupRule> rules;
-  for (const OptimizerGroup& group : config.optimizer.groups) rules.push_back({group.match, {}, group.lr_scale, group.weight_decay});
+  for (const OptimizerGroup& group : config.optimizer.groups)
+    rules.push_back({group.match, {}, group.lr_scale, group.weight_decay});
   const auto parameters = optimized_parameters();
   const auto settings = optim::resolve_groups(parameters, {"adamw", config.optimizer.weight_decay}, rules);
-  optimizer_ = optim::make_optimizer(parameters, settings, {config.optimizer.betas.at(0), config.optimizer.betas.at(1), config.optimizer.eps});
+  optimizer_ = optim::make_optimizer(parameters, settings,
+                                     {config.optimizer.betas.at(0), config.optimizer.betas.at(1), config.optimizer.eps});
   peak_gflops_ = measure_peak_gflops();
 }
 
@@ -88,8 +92,8 @@ Trainer::StepBatches Trainer::fetch() {
   return result;
 }
 
-// NOTE [Loss normalisation]: every micro-batch is seeded with 1 / (supervised tokens of the whole step), so that neither the number
-// of micro-batches nor their sizes change the loss or any gradient.
+// NOTE [Loss normalisation]: every micro-batch is seeded with 1 / (supervised tokens of the whole step), so that neither the
+// number of micro-batches nor their sizes change the loss or any gradient.
 void Trainer::forward_backward(const StepBatches& batches) {
   std::vector<engine::ValueMap> inputs;
   for (const data::MicroBatch& batch : batches.batches) inputs.push_back(model_->inputs(batch));
@@ -127,8 +131,8 @@ bool Trainer::update(StepMetrics& metrics, const StepBatches& batches) {
   }
   if (!norm.non_finite.empty()) {
     const optim::NonFiniteGradient& first = norm.non_finite.front();
-    refuse(fmt::format("the gradient of {} has {} elements that are not finite, the first at {} ({} parameters in all)", first.name, first.count,
-                       first.first_index, norm.non_finite.size()),
+    refuse(fmt::format("the gradient of {} has {} elements that are not finite, the first at {} ({} parameters in all)",
+                       first.name, first.count, first.first_index, norm.non_finite.size()),
            batches);
     return false;
   }

@@ -1,7 +1,8 @@
 // The training loop: batches to updates, with everything around a step hung on as callbacks.
 //
-// One step (design of the training step): all micro-batches of the step are fetched, so that the loss is divided by the supervised
-// tokens of the whole step (NOTE [Loss normalisation]); forward and backward of each; global norm, clip, AdamW; router biases; schedule.
+// One step (design of the training step): all micro-batches of the step are fetched, so that the loss is divided by the
+// supervised tokens of the whole step (NOTE [Loss normalisation]); forward and backward of each; global norm, clip, AdamW; router
+// biases; schedule.
 #pragma once
 
 #include <functional>
@@ -88,8 +89,8 @@ class Trainer {
   double peak_gflops_ = 0;
 };
 
-// The whole `train` command: resumes what the output folder holds, trains, and returns the exit code (0 finished, 16 stopped on request
-// with a checkpoint). SIGTERM and SIGINT end the run after the present step.
+// The whole `train` command: resumes what the output folder holds, trains, and returns the exit code (0 finished, 16 stopped on
+// request with a checkpoint). SIGTERM and SIGINT end the run after the present step.
 int train(const Config& config);
 
 }  // namespace hyperparallel::train

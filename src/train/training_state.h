@@ -1,5 +1,5 @@
-// A run between two steps as a checkpoint, and back: parameters, optimizer, loader, progress. The random numbers of a run are pure
-// functions of its seed, so they need no state.
+// A run between two steps as a checkpoint, and back: parameters, optimizer, loader, progress. The random numbers of a run are
+// pure functions of its seed, so they need no state.
 #pragma once
 
 #include "checkpoint/store.h"

@@ -17,8 +17,9 @@ using models::deepseek_v41::ModelBatch;
 using models::deepseek_v41::ModelConfig;
 using models::deepseek_v41::ModelProgram;
 
-const std::set<std::string> kInputs = {"input_ids", "labels",    "shift_labels", "image_mask",   "token_map", "cu_seqlens", "segment_ids",
-                                       "position_ids", "patches", "grids",       "image_starts", "cotangent", "token_types"};
+const std::set<std::string> kInputs = {"input_ids",    "labels",      "shift_labels", "image_mask", "token_map",
+                                       "cu_seqlens",   "segment_ids", "position_ids", "patches",    "grids",
+                                       "image_starts", "cotangent",   "token_types"};
 
 nlohmann::json read_json(const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -44,7 +45,8 @@ class CaseRun {
     batch_ = batch_of_case(tensors, "", config(), compute);
     run_.executor->watch([this](const std::string& name, const at::Tensor& tensor) { made_[name] = tensor; });
     engine::ValueMap inputs = prepare_inputs(*run_.model, batch_, compute);
-    if (run_.model->inputs.cotangent.valid()) inputs[run_.model->inputs.cotangent.index] = case_tensor(tensors, "cotangent").to(compute);
+    if (run_.model->inputs.cotangent.valid())
+      inputs[run_.model->inputs.cotangent.index] = case_tensor(tensors, "cotangent").to(compute);
     scored_ = batch_.targets.defined() ? batch_.targets.ge(0).sum().item<int64_t>() : 1;
     engine::ScheduleOptions schedule;
     schedule.recompute = options.recompute;
@@ -55,7 +57,8 @@ class CaseRun {
 
   // Our counterpart of a tensor of the case, in its shape; nothing when the name is unknown.
   std::optional<at::Tensor> find(const std::string& name, at::IntArrayRef shape) const {
-    if (name == "loss" || name == "objective") return at::scalar_tensor(run_.executor->losses()[0][0] / static_cast<double>(scored_), at::kDouble);
+    if (name == "loss" || name == "objective")
+      return at::scalar_tensor(run_.executor->losses()[0][0] / static_cast<double>(scored_), at::kDouble);
     if (name.starts_with("grad.")) return find_gradient(name.substr(5), shape);
     if (name == "span_embeddings") return made_.at(name);
     if (name.starts_with("image.")) return find_image(name);
@@ -150,7 +153,8 @@ class CaseRun {
 
   // Choices: our width may differ from the fixture's; missing places are -1.
   static at::Tensor fit(at::Tensor tensor, at::IntArrayRef shape) {
-    if (tensor.dim() != static_cast<int64_t>(shape.size()) || tensor.dim() == 0 || at::isFloatingType(tensor.scalar_type())) return tensor;
+    if (tensor.dim() != static_cast<int64_t>(shape.size()) || tensor.dim() == 0 || at::isFloatingType(tensor.scalar_type()))
+      return tensor;
     const int64_t missing = shape.back() - tensor.size(-1);
     if (missing > 0) return at::constant_pad_nd(tensor, {0, missing}, -1);
     if (missing < 0 && tensor.slice(-1, shape.back()).eq(-1).all().item<bool>()) return tensor.slice(-1, 0, shape.back());
@@ -165,7 +169,8 @@ class CaseRun {
   int64_t scored_ = 1;
 };
 
-VerifyRow compare(const std::string& name, const at::Tensor& theirs, const at::Tensor& ours, const nlohmann::json& errors, bool float64) {
+VerifyRow compare(const std::string& name, const at::Tensor& theirs, const at::Tensor& ours, const nlohmann::json& errors,
+                  bool float64) {
   VerifyRow row{name, fmt::format("[{}]", fmt::join(theirs.sizes().vec(), ", "))};
   if (ours.sizes() != theirs.sizes()) {
     row.shape += fmt::format(" ours [{}]", fmt::join(ours.sizes().vec(), ", "));
@@ -205,11 +210,13 @@ std::vector<VerifyRow> compare_bf16(const TensorMap& tensors, const CaseRun& run
   const double loss = case_tensor(tensors, "loss").item<double>(), scale = logits.abs().max().item<double>();
   const at::Tensor d = (run.find("logits", logits.sizes())->to(at::kDouble) - logits.to(at::kDouble)).abs().flatten();
   std::vector<VerifyRow> rows;
-  rows.push_back(limit_row("loss", case_tensor(tensors, "loss"), std::abs(run.find("loss", {})->item<double>() - loss), loss, limits.at("loss_abs")));
+  rows.push_back(limit_row("loss", case_tensor(tensors, "loss"), std::abs(run.find("loss", {})->item<double>() - loss), loss,
+                           limits.at("loss_abs")));
   rows.push_back(limit_row("logits (median)", logits, d.median().item<double>(), scale, limits.at("logit_median_abs")));
   if (auto it = limits.find("logit_fraction_within"); it != limits.end()) {
     const double fraction = it->at(0), within = it->at(1);
-    rows.push_back(limit_row(fmt::format("logits ({:.0f} %)", 100 * fraction), logits, at::quantile(d, fraction).item<double>(), scale, within));
+    rows.push_back(limit_row(fmt::format("logits ({:.0f} %)", 100 * fraction), logits, at::quantile(d, fraction).item<double>(),
+                             scale, within));
   }
   if (auto it = limits.find("logit_max_abs"); it != limits.end()) {
     rows.push_back(limit_row("logits (largest)", logits, d.max().item<double>(), scale, it->get<double>()));
@@ -255,7 +262,8 @@ VerifyReport verify_case(const std::filesystem::path& folder, const VerifyOption
     }
     report.rows.push_back(compare(name, theirs, *found, errors, options.float64));
   }
-  if (report.rows.empty()) throw CheckpointError("{}: the case holds no tensor to compare with", (folder / "case.safetensors").string());
+  if (report.rows.empty())
+    throw CheckpointError("{}: the case holds no tensor to compare with", (folder / "case.safetensors").string());
   return report;
 }
 

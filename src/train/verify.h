@@ -1,5 +1,5 @@
-// Checks the model against a fixture: config.json, weights.safetensors, case.safetensors, errors.json, notes.json in one folder, in the
-// format of tests/golden/README.md. Only the parts that a case has are built.
+// Checks the model against a fixture: config.json, weights.safetensors, case.safetensors, errors.json, notes.json in one folder,
+// in the format of tests/golden/README.md. Only the parts that a case has are built.
 #pragma once
 
 #include <filesystem>
@@ -32,8 +32,8 @@ struct VerifyReport {
   const VerifyRow& worst() const;  // largest absolute / limit, failures first; there is at least one row
 };
 
-// Runs forward and backward of the case and compares every tensor it holds. Throws CheckpointError or ConfigError for a folder that is
-// no case.
+// Runs forward and backward of the case and compares every tensor it holds. Throws CheckpointError or ConfigError for a folder
+// that is no case.
 VerifyReport verify_case(const std::filesystem::path& folder, const VerifyOptions& options);
 
 }  // namespace hyperparallel::train

@@ -19,7 +19,8 @@ std::string losses(const std::filesystem::path& file) {
   std::string text;
   const std::string all = read_text(file);
   const std::regex pattern("\"step\":(\\d+).*?\"loss\":([^,]+).*?\"grad_norm\":([^,]+)");
-  for (std::sregex_iterator it(all.begin(), all.end(), pattern), end; it != end; ++it) text += (*it)[1].str() + " " + (*it)[2].str() + " " + (*it)[3].str() + "\n";
+  for (std::sregex_iterator it(all.begin(), all.end(), pattern), end; it != end; ++it)
+    text += (*it)[1].str() + " " + (*it)[2].str() + " " + (*it)[3].str() + "\n";
   return text;
 }
 
@@ -41,7 +42,8 @@ TEST(Train, StoppedByASignalSavesExitsWith16AndContinuesToTheSameBits) {
   ASSERT_EQ(run_program(tiny(whole)).code, 0);
   // The shell sends the signal once the third step is reported.
   const std::string log = (parts.path() / "log").string(), script = (parts.path() / "script").string();
-  std::ofstream(script) << "cd '" HP_SOURCE_DIR "'\n'" HP_BINARY_DIR "/hyperparallel' " << tiny(parts) << " > " << log << " 2>&1 &\npid=$!\n"
+  std::ofstream(script) << "cd '" HP_SOURCE_DIR "'\n'" HP_BINARY_DIR "/hyperparallel' " << tiny(parts) << " > " << log
+                        << " 2>&1 &\npid=$!\n"
                         << "until grep -qs 'step: 3 ' " << log << "; do sleep 0.02; done\nkill -TERM $pid\nwait $pid\n";
   const int status = std::system(("sh " + script).c_str());
   ASSERT_EQ(WEXITSTATUS(status), 16) << read_text(log);

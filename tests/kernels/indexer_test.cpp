@@ -53,7 +53,9 @@ std::set<int64_t> best_of(std::vector<int64_t> ids, const std::function<double(i
   return {ids.begin(), ids.end()};
 }
 
-double score_of(const Problem& p, int64_t t, int64_t g) { return p.scores.const_data_ptr<float>()[t * p.layout.groups + g]; }
+double score_of(const Problem& p, int64_t t, int64_t g) {
+  return p.scores.const_data_ptr<float>()[t * p.layout.groups + g];
+}
 
 Choice brute_topk(const Problem& p, int64_t k, const Choice* blocks, int64_t block_size) {
   Choice choice;

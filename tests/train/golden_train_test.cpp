@@ -17,7 +17,9 @@ namespace {
 
 const std::filesystem::path kGolden = std::filesystem::path(HP_SOURCE_DIR) / "tests/golden";
 
-nlohmann::json read_json(const std::filesystem::path& path) { return nlohmann::json::parse(std::ifstream(path)); }
+nlohmann::json read_json(const std::filesystem::path& path) {
+  return nlohmann::json::parse(std::ifstream(path));
+}
 
 // Our parameters under the fixture's names: experts one by one.
 TensorMap released(const engine::ParameterStore& store, const std::function<at::Tensor(engine::ParameterId)>& tensor_of) {
@@ -41,7 +43,8 @@ class FiveSteps : public testing::TestWithParam<at::ScalarType> {
   }
   void expect_scalar(const std::string& name, int64_t step, double ours) {
     const double theirs = case_.at(name)[step].item<double>(), e = errors_.at(name).at(0), m = errors_.at(name).at(1);
-    expect_near(name + " of step " + std::to_string(step), ours, theirs, name == "loss" ? 2e-6 * theirs : std::max(10 * e, 1e-5 * m));
+    expect_near(name + " of step " + std::to_string(step), ours, theirs,
+                name == "loss" ? 2e-6 * theirs : std::max(10 * e, 1e-5 * m));
   }
   void expect_first_gradients(const TensorMap& gradients) {
     int compared = 0;
@@ -60,7 +63,8 @@ class FiveSteps : public testing::TestWithParam<at::ScalarType> {
       if (!name.starts_with("final.") || !parameters.contains(name.substr(6))) continue;
       const at::Tensor d = (parameters.at(name.substr(6)).to(at::kDouble) - theirs.to(at::kDouble)).abs();
       if (is_double) {
-        EXPECT_TRUE((d <= theirs.to(at::kDouble).abs() * 6e-8 + 1e-9).all().item<bool>()) << name << " " << d.max().item<double>();
+        EXPECT_TRUE((d <= theirs.to(at::kDouble).abs() * 6e-8 + 1e-9).all().item<bool>())
+            << name << " " << d.max().item<double>();
       } else {
         const double r = errors_.at(name).at(2), u = errors_.at(name).at(3);
         expect_near(name, d.square().mean().sqrt().item<double>(), 0, std::max(10 * r, 0.002 * u));

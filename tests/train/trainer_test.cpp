@@ -14,8 +14,8 @@ namespace hyperparallel::train {
 namespace {
 
 Config tiny(const std::vector<std::string>& overrides = {}) {
-  std::vector<std::string> all{"--train.output=" + (std::filesystem::temp_directory_path() / "hyperparallel-unused").string(), "--train.threads=1",
-                               "--validation.interval=0"};
+  std::vector<std::string> all{"--train.output=" + (std::filesystem::temp_directory_path() / "hyperparallel-unused").string(),
+                               "--train.threads=1", "--validation.interval=0"};
   all.insert(all.end(), overrides.begin(), overrides.end());
   LoadOptions options;
   options.for_training = true;
@@ -122,7 +122,9 @@ TEST(Trainer, SplittingAStepIntoMicroBatchesChangesNeitherLossNorRouting) {
 
 TEST(Trainer, RefusesAStepThatIsNotFiniteAndNamesItsSamples) {
   Trainer trainer(tiny());
-  trainer.model().parameters->master(trainer.model().parameters->find("model.norm.weight")).fill_(std::numeric_limits<float>::quiet_NaN());
+  trainer.model()
+      .parameters->master(trainer.model().parameters->find("model.norm.weight"))
+      .fill_(std::numeric_limits<float>::quiet_NaN());
   try {
     run_to(trainer, 1);
     FAIL();

@@ -2,6 +2,8 @@
 
 namespace hyperparallel::kernels {
 
-at::Tensor pool_groups(const at::Tensor& values, const at::Tensor& gates) { return (at::softmax(gates, 1) * values).sum(1); }
+at::Tensor pool_groups(const at::Tensor& values, const at::Tensor& gates) {
+  return (at::softmax(gates, 1) * values).sum(1);
+}
 
 }  // namespace hyperparallel::kernels

@@ -14,6 +14,7 @@ namespace hyperparallel::kernels {
 // streams, key [tokens, n, d]; value [tokens, d]; q_weight, k_weight [n, d]; closed bool [tokens]
 // -> gate [tokens, n] FP32 (FP64), streams after the write [tokens, n, d].
 std::pair<at::Tensor, at::Tensor> engram_write(const at::Tensor& streams, const at::Tensor& key, const at::Tensor& value,
-                                               const at::Tensor& q_weight, const at::Tensor& k_weight, const at::Tensor& closed, double eps);
+                                               const at::Tensor& q_weight, const at::Tensor& k_weight, const at::Tensor& closed,
+                                               double eps);
 
 }  // namespace hyperparallel::kernels

@@ -2,10 +2,12 @@
 //
 //   score(t, g) = sum_h relu(q[t, h] . k[g]) * d^-0.5 * w[t, h] * heads^-0.5          FP32
 //   visible(t)  = groups first[t] .. first[t] + count[t] - 1
-//   topk(t)     = the `k` best visible groups (fewer visible: all of them), the smaller index first among equals; ascending, then -1
+//   topk(t)     = the `k` best visible groups (fewer visible: all of them), the smaller index first among equals; ascending, then
+//   -1
 //
 // Blocks: `block_size` consecutive groups of a document, counted from its first group; the last may be short.
-//   candidates(t) = the `blocks` best blocks by their best visible score; the block of the newest visible group is always one of them;
+//   candidates(t) = the `blocks` best blocks by their best visible score; the block of the newest visible group is always one of
+//   them;
 //                   a block without a visible group never is. Ascending, then -1.
 #pragma once
 
@@ -26,13 +28,13 @@ struct IndexChoice {
 };
 
 struct CandidateOptions {
-  int64_t blocks = 0;      // how many blocks a query keeps; 0: no pool
+  int64_t blocks = 0;  // how many blocks a query keeps; 0: no pool
   int64_t block_size = 0;
 };
 
 // Scores in chunks of at most 256 queries that hold at most `chunk_elements` score elements over all heads.
-// `keys` [groups, d]. With `pool` defined (int32 [tokens, blocks]) only its blocks are scored; with `keep.blocks` > 0 and no pool the
-// candidates are chosen too, from the same scores, without restricting topk.
+// `keys` [groups, d]. With `pool` defined (int32 [tokens, blocks]) only its blocks are scored; with `keep.blocks` > 0 and no pool
+// the candidates are chosen too, from the same scores, without restricting topk.
 IndexChoice choose_groups(const IndexQueries& queries, const at::Tensor& keys, int64_t k, const CandidateOptions& keep,
                           const at::Tensor& pool, int64_t chunk_elements);
 

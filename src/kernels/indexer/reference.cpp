@@ -16,12 +16,14 @@ namespace {
 constexpr int64_t kMostQueries = 256;
 
 // Scores of a chunk of queries against keys [first_group, last_group): [chunk, last_group - first_group].
-at::Tensor score_chunk(const IndexQueries& queries, const at::Tensor& keys, int64_t first, int64_t rows, int64_t first_group, int64_t last_group) {
+at::Tensor score_chunk(const IndexQueries& queries, const at::Tensor& keys, int64_t first, int64_t rows, int64_t first_group,
+                       int64_t last_group) {
   const at::Tensor q = to_math(queries.q.narrow(0, first, rows));  // [chunk, heads, d]
   const at::Tensor k = to_math(keys.slice(0, first_group, last_group));
   const double scale = std::pow(static_cast<double>(q.size(2)), -0.5) * std::pow(static_cast<double>(q.size(1)), -0.5);
-  const at::Tensor w = to_math(queries.weights.narrow(0, first, rows)) * scale;              // [chunk, heads]
-  const at::Tensor dots = at::matmul(q.reshape({-1, q.size(2)}), k.t()).relu_().view({rows, q.size(1), k.size(0)});  // [chunk, heads, groups]
+  const at::Tensor w = to_math(queries.weights.narrow(0, first, rows)) * scale;  // [chunk, heads]
+  const at::Tensor dots =
+      at::matmul(q.reshape({-1, q.size(2)}), k.t()).relu_().view({rows, q.size(1), k.size(0)});  // [chunk, heads, groups]
   return at::bmm(w.unsqueeze(1), dots).squeeze(1);
 }
 

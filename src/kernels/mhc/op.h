@@ -5,7 +5,8 @@
 //     pre[k]  = sigmoid(m[k] * scale[0] + base[k]) + hc_eps
 //     post[k] = 2 sigmoid(m[n + k] * scale[1] + base[n + k])
 //     C = softmax over destinations of (m[2n:] * scale[2] + base[2n:]) as [source, destination], + hc_eps
-//     C /= sum over sources + hc_eps;  then iterations - 1 times: C /= sum over destinations + hc_eps; C /= sum over sources + hc_eps
+//     C /= sum over sources + hc_eps;  then iterations - 1 times: C /= sum over destinations + hc_eps; C /= sum over sources +
+//     hc_eps
 //   collapse(X, p)           = sum_k p[k] X[k]
 //   expand(y, R, post, C)[k] = post[k] y + sum_j C[j, k] R[j]
 //

@@ -10,7 +10,8 @@ at::Tensor router_scores(const at::Tensor& logits, double temperature);
 
 // The `k` best experts of each token by score + bias (bias_vl where `image`), the smaller id first among equals, ids ascending.
 // scores [tokens, experts]; bias, bias_vl [experts]; image bool [tokens] -> int64 [tokens, k].
-at::Tensor choose_experts(const at::Tensor& scores, const at::Tensor& bias, const at::Tensor& bias_vl, const at::Tensor& image, int64_t k);
+at::Tensor choose_experts(const at::Tensor& scores, const at::Tensor& bias, const at::Tensor& bias_vl, const at::Tensor& image,
+                          int64_t k);
 
 // Unbiased scores of the chosen, normalised by (sum + 1e-20) when asked and k > 1, times `scale` -> [tokens, k]. Differentiable.
 at::Tensor expert_weights(const at::Tensor& scores, const at::Tensor& expert_ids, bool normalise, double scale);
@@ -22,8 +23,8 @@ struct RowOrder {
 };
 RowOrder sort_rows(const at::Tensor& expert_ids, int64_t experts);
 
-// silu(g) * u * weight: g, u [rows, width] cast to FP32, u clamped to [-limit, limit] and g above at limit (0: off), weight [rows] or
-// undefined -> [rows, width] in g's type.
+// silu(g) * u * weight: g, u [rows, width] cast to FP32, u clamped to [-limit, limit] and g above at limit (0: off), weight
+// [rows] or undefined -> [rows, width] in g's type.
 at::Tensor clamped_swiglu(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight, double limit);
 
 // out[t] = sum over the token's k rows in FP32: rows [tokens * k, d] in sorted order -> [tokens, d] FP32 (FP64).

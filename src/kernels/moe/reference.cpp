@@ -54,7 +54,8 @@ at::Tensor router_scores(const at::Tensor& logits, double temperature) {
   return at::softplus(temperature == 1.0 ? logits : logits / temperature).sqrt();
 }
 
-at::Tensor choose_experts(const at::Tensor& scores, const at::Tensor& bias, const at::Tensor& bias_vl, const at::Tensor& image, int64_t k) {
+at::Tensor choose_experts(const at::Tensor& scores, const at::Tensor& bias, const at::Tensor& bias_vl, const at::Tensor& image,
+                          int64_t k) {
   const at::Tensor ranked = (scores + at::where(image.unsqueeze(1), bias_vl.unsqueeze(0), bias.unsqueeze(0))).contiguous();
   const int64_t experts = scores.size(1);
   at::Tensor chosen = at::empty({scores.size(0), k}, at::kLong);
@@ -107,7 +108,11 @@ at::Tensor clamped_swiglu(const at::Tensor& gate, const at::Tensor& up, const at
   return y.to(gate.scalar_type());
 }
 
-at::Tensor dispatch_rows(const at::Tensor& x, const at::Tensor& order, int64_t k) { return DispatchRows::apply(x, order, k); }
-at::Tensor combine_rows(const at::Tensor& rows, const at::Tensor& order, int64_t k) { return CombineRows::apply(rows, order, k); }
+at::Tensor dispatch_rows(const at::Tensor& x, const at::Tensor& order, int64_t k) {
+  return DispatchRows::apply(x, order, k);
+}
+at::Tensor combine_rows(const at::Tensor& rows, const at::Tensor& order, int64_t k) {
+  return CombineRows::apply(rows, order, k);
+}
 
 }  // namespace hyperparallel::kernels

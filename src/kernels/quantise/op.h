@@ -1,7 +1,8 @@
 // Fake quantisation of the caches, straight-through: backward is the identity. Spec: backbone 4.
 //
-// All three work on blocks of consecutive channels of the last axis, in FP32, clamp to the format's maximum, round to nearest even,
-// multiply back and cast to the input's type. When the channels are no multiple of the block, the tensor comes back unchanged.
+// All three work on blocks of consecutive channels of the last axis, in FP32, clamp to the format's maximum, round to nearest
+// even, multiply back and cast to the input's type. When the channels are no multiple of the block, the tensor comes back
+// unchanged.
 //   fp8_window    E4M3, blocks of 32, scale 2^ceil(log2(max(amax, 1e-4) / 448))
 //   fp4_kv        E2M1, blocks of 16, scale = E4M3(max(amax, 6 * 2^-9) / 6)
 //   fp4_index     E2M1, blocks of 32, scale 2^ceil(log2(max(amax, 6 * 2^-126) / 6))

@@ -16,7 +16,9 @@ float power_of_two_at_least(float value) {
   return std::bit_cast<float>(exponent << 23);
 }
 
-float round_e4m3(float value) { return static_cast<float>(c10::Float8_e4m3fn(std::clamp(value, -448.0f, 448.0f))); }
+float round_e4m3(float value) {
+  return static_cast<float>(c10::Float8_e4m3fn(std::clamp(value, -448.0f, 448.0f)));
+}
 
 // Nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6; ties go to the even code.
 float round_e2m1(float value) {
@@ -72,8 +74,14 @@ struct StraightThrough : torch::autograd::Function<StraightThrough<quantise>> {
 
 }  // namespace
 
-at::Tensor fp8_window(const at::Tensor& x) { return x.size(-1) % 32 != 0 ? x : StraightThrough<quantise_fp8_window>::apply(x); }
-at::Tensor fp4_kv(const at::Tensor& x) { return x.size(-1) % 16 != 0 ? x : StraightThrough<quantise_fp4_kv>::apply(x); }
-at::Tensor fp4_index(const at::Tensor& x) { return x.size(-1) % 32 != 0 ? x : StraightThrough<quantise_fp4_index>::apply(x); }
+at::Tensor fp8_window(const at::Tensor& x) {
+  return x.size(-1) % 32 != 0 ? x : StraightThrough<quantise_fp8_window>::apply(x);
+}
+at::Tensor fp4_kv(const at::Tensor& x) {
+  return x.size(-1) % 16 != 0 ? x : StraightThrough<quantise_fp4_kv>::apply(x);
+}
+at::Tensor fp4_index(const at::Tensor& x) {
+  return x.size(-1) % 32 != 0 ? x : StraightThrough<quantise_fp4_index>::apply(x);
+}
 
 }  // namespace hyperparallel::kernels

@@ -9,14 +9,16 @@ namespace hyperparallel::kernels {
 
 std::vector<double> rope_frequencies(int64_t dim, double theta) {
   std::vector<double> frequencies;
-  for (int64_t i = 0; i < dim / 2; ++i) frequencies.push_back(std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim)));
+  for (int64_t i = 0; i < dim / 2; ++i)
+    frequencies.push_back(std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim)));
   return frequencies;
 }
 
 std::vector<double> yarn_frequencies(int64_t dim, double theta, double factor, double beta_fast, double beta_slow,
                                      int64_t original_max_position_embeddings) {
   const auto limit = [&](double rotations) {
-    return static_cast<double>(dim) * std::log(static_cast<double>(original_max_position_embeddings) / (rotations * 2.0 * std::numbers::pi)) /
+    return static_cast<double>(dim) *
+           std::log(static_cast<double>(original_max_position_embeddings) / (rotations * 2.0 * std::numbers::pi)) /
            (2.0 * std::log(theta));
   };
   const double low = std::max(std::floor(limit(beta_fast)), 0.0);
@@ -37,7 +39,8 @@ RopeTable rope_table(const at::Tensor& positions, const std::vector<double>& fre
 
 at::Tensor apply_rope(const at::Tensor& x, const RopeTable& table, bool inverse) {
   const int64_t dim = 2 * table.cos.size(1), channels = x.size(-1);
-  HP_CHECK(dim <= channels && x.size(0) == table.cos.size(0), "rope of {} channels on [{}]", dim, fmt::join(x.sizes().vec(), ", "));
+  HP_CHECK(dim <= channels && x.size(0) == table.cos.size(0), "rope of {} channels on [{}]", dim,
+           fmt::join(x.sizes().vec(), ", "));
   std::vector<int64_t> shape(x.dim(), 1);
   shape.front() = x.size(0);
   shape.back() = dim / 2;

@@ -12,8 +12,9 @@ namespace hyperparallel::kernels {
 void scatter_add_rows(at::Tensor& target, const at::Tensor& ids, const at::Tensor& rows) {
   HP_CHECK(target.dim() == 2 && rows.dim() == 2 && ids.dim() == 1 && target.is_contiguous() && ids.scalar_type() == at::kLong,
            "scatter_add_rows takes a contiguous matrix, int64 ids and a matrix of rows");
-  HP_CHECK(rows.size(0) == ids.size(0) && rows.size(1) == target.size(1), "scatter_add_rows: {} ids for rows [{}, {}] into [{}, {}]",
-           ids.size(0), rows.size(0), rows.size(1), target.size(0), target.size(1));
+  HP_CHECK(rows.size(0) == ids.size(0) && rows.size(1) == target.size(1),
+           "scatter_add_rows: {} ids for rows [{}, {}] into [{}, {}]", ids.size(0), rows.size(0), rows.size(1), target.size(0),
+           target.size(1));
   const int64_t count = ids.size(0), width = target.size(1), height = target.size(0);
   if (count == 0 || width == 0) return;
   const at::Tensor source = rows.to(target.scalar_type()).contiguous(), order = ids.contiguous();
@@ -45,9 +46,11 @@ struct GatherRows : torch::autograd::Function<GatherRows> {
     at::Tensor rows = source.index_select(0, ids.clamp_min(0));
     return rows.masked_fill_(ids.lt(0).unsqueeze(1), 0);
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
     const at::Tensor& dy = gradients[0];
-    at::Tensor sum = at::zeros({context->saved_data["rows"].toInt(), dy.size(1)}, dy.options().dtype(math_type(dy.scalar_type())));
+    at::Tensor sum =
+        at::zeros({context->saved_data["rows"].toInt(), dy.size(1)}, dy.options().dtype(math_type(dy.scalar_type())));
     scatter_add_rows(sum, context->get_saved_variables()[0], dy);
     return {sum.to(static_cast<at::ScalarType>(context->saved_data["type"].toInt())), at::Tensor()};
   }
@@ -55,6 +58,8 @@ struct GatherRows : torch::autograd::Function<GatherRows> {
 
 }  // namespace
 
-at::Tensor gather_rows(const at::Tensor& source, const at::Tensor& ids) { return GatherRows::apply(source, ids); }
+at::Tensor gather_rows(const at::Tensor& source, const at::Tensor& ids) {
+  return GatherRows::apply(source, ids);
+}
 
 }  // namespace hyperparallel::kernels

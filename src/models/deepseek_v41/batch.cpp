@@ -9,11 +9,14 @@ template <class T>
 std::span<const T> view(const at::Tensor& tensor) {
   return {tensor.const_data_ptr<T>(), static_cast<size_t>(tensor.numel())};
 }
-std::span<int64_t> out(at::Tensor& tensor) { return {tensor.mutable_data_ptr<int64_t>(), static_cast<size_t>(tensor.numel())}; }
+std::span<int64_t> out(at::Tensor& tensor) {
+  return {tensor.mutable_data_ptr<int64_t>(), static_cast<size_t>(tensor.numel())};
+}
 
 }  // namespace
 
-EngramLookup hash_tokens(const EngramHasher& hasher, const at::Tensor& ids, const at::Tensor& dead, const at::Tensor& cu_seqlens) {
+EngramLookup hash_tokens(const EngramHasher& hasher, const at::Tensor& ids, const at::Tensor& dead,
+                         const at::Tensor& cu_seqlens) {
   const at::Tensor tokens = ids.contiguous(), blocked = dead.to(at::kByte).contiguous(), borders = cu_seqlens.contiguous();
   EngramLookup lookup{at::empty({tokens.size(0), hasher.layers(), hasher.columns()}, at::kLong),
                       at::empty({tokens.size(0), hasher.max_ngram()}, at::kLong)};

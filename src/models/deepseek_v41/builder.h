@@ -37,21 +37,23 @@ struct ModelBuilder {
   const TextConfig& text() const { return config.text; }
 
   // Declares a parameter. Names are the released ones.
-  engine::ParameterId weight(const std::string& name, std::vector<int64_t> shape);           // normal start, used through engine/weight.h
+  engine::ParameterId weight(const std::string& name, std::vector<int64_t> shape);  // normal start, used through engine/weight.h
   engine::ParameterId leaf(const std::string& name, std::vector<int64_t> shape, engine::Initialiser start);
-  engine::ParameterId master_leaf(const std::string& name, std::vector<int64_t> shape, engine::Initialiser start);  // computes in FP32
-  engine::ParameterId gain(const std::string& name, int64_t size);                           // ones
-  engine::ParameterId state(const std::string& name, std::vector<int64_t> shape);            // zeros, no gradient
+  engine::ParameterId master_leaf(const std::string& name, std::vector<int64_t> shape,
+                                  engine::Initialiser start);                      // computes in FP32
+  engine::ParameterId gain(const std::string& name, int64_t size);                 // ones
+  engine::ParameterId state(const std::string& name, std::vector<int64_t> shape);  // zeros, no gradient
   double std() const;
 };
 
-std::string layer_name(int64_t layer);      // "layers.3", of values
+std::string layer_name(int64_t layer);       // "layers.3", of values
 std::string layer_parameter(int64_t layer);  // "model.layers.3."
 
 // Declares the inputs; `vision` and `text` say which parts are built.
 void add_inputs(ModelBuilder& builder, bool text, bool vision);
 void add_rope_tables(ModelBuilder& builder);
-// `fresh` [rows of this run, width] behind the rows that sequences kept of earlier runs; `fresh` itself unless the program is cached.
+// `fresh` [rows of this run, width] behind the rows that sequences kept of earlier runs; `fresh` itself unless the program is
+// cached.
 engine::ValueId add_continued(ModelBuilder& builder, engine::ValueId fresh, KeptRows::Kind kind, int64_t ratio = 0);
 
 // Vision tower, aligner and spans: returns `span_embeddings` [span tokens, hidden].
@@ -66,12 +68,12 @@ struct MixSite {
 };
 // `pre` is what the previous site made (NOTE in mhc.cpp). `kind`: "attn" or "ffn".
 MixSite add_mix_in(ModelBuilder& builder, int64_t layer, const std::string& kind, engine::ValueId streams, engine::ValueId pre);
-engine::ValueId add_mix_out(ModelBuilder& builder, int64_t layer, const std::string& kind, const std::string& result, const MixSite& site,
-                            engine::ValueId y, engine::ValueId streams);
+engine::ValueId add_mix_out(ModelBuilder& builder, int64_t layer, const std::string& kind, const std::string& result,
+                            const MixSite& site, engine::ValueId y, engine::ValueId streams);
 
-engine::ValueId add_engram(ModelBuilder& builder, int64_t layer, engine::ValueId streams);        // -> streams
-engine::ValueId add_attention(ModelBuilder& builder, int64_t layer, engine::ValueId x);          // -> [tokens, hidden]
-engine::ValueId add_moe(ModelBuilder& builder, int64_t layer, engine::ValueId x);                // -> [tokens, hidden]
-void add_head(ModelBuilder& builder, engine::ValueId streams, engine::ValueId pre);              // final norm, loss
+engine::ValueId add_engram(ModelBuilder& builder, int64_t layer, engine::ValueId streams);  // -> streams
+engine::ValueId add_attention(ModelBuilder& builder, int64_t layer, engine::ValueId x);     // -> [tokens, hidden]
+engine::ValueId add_moe(ModelBuilder& builder, int64_t layer, engine::ValueId x);           // -> [tokens, hidden]
+void add_head(ModelBuilder& builder, engine::ValueId streams, engine::ValueId pre);         // final norm, loss
 
 }  // namespace hyperparallel::models::deepseek_v41

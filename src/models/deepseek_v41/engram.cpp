@@ -16,8 +16,10 @@ ValueId add_engram(ModelBuilder& builder, int64_t layer, ValueId streams) {
   const int64_t which = *text.engram_index(layer);
   const std::string prefix = layer_parameter(layer) + "engram.", name = layer_name(layer) + ".engram";
   const double table_std = builder.config.switches.initialisation.engram_std;
-  const ParameterId table = builder.program.parameter({prefix + "embed.weight", {text.engram_num_embeddings[which], width},
-                                                       engine::ParameterUse::kWeight, false,
+  const ParameterId table = builder.program.parameter({prefix + "embed.weight",
+                                                       {text.engram_num_embeddings[which], width},
+                                                       engine::ParameterUse::kWeight,
+                                                       false,
                                                        Initialiser::normal(table_std > 0 ? table_std : builder.std())});
   builder.program.close_unit(name + ".embed");
 

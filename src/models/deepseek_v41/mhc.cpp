@@ -14,7 +14,8 @@ using engine::ValueId;
 
 namespace {
 
-// Start of hc_*_base: every stream enters with weight 1/n, an output is added once, streams stay nearly themselves (near identity).
+// Start of hc_*_base: every stream enters with weight 1/n, an output is added once, streams stay nearly themselves (near
+// identity).
 Initialiser base_start(int64_t n, const Initialisation& rule) {
   std::vector<double> values;
   for (int64_t k = 0; k < n; ++k) values.push_back(n > 1 ? std::log(1.0 / static_cast<double>(n - 1)) : 20.0);
@@ -32,10 +33,12 @@ MixSite add_mix_in(ModelBuilder& builder, int64_t layer, const std::string& kind
   const int64_t n = text.hc_mult, d = text.hidden_size;
   const std::string prefix = layer_parameter(layer), name = layer_name(layer) + ".hc_" + kind;
   const ParameterId norm = builder.gain(prefix + kind + "_norm.weight", d);
-  const ParameterId fn = builder.master_leaf(prefix + "hc_" + kind + "_fn", {(2 + n) * n, n * d}, Initialiser::normal(builder.std()));
-  const ParameterId base = builder.master_leaf(prefix + "hc_" + kind + "_base", {(2 + n) * n}, base_start(n, builder.config.switches.initialisation));
-  const ParameterId scale =
-      builder.master_leaf(prefix + "hc_" + kind + "_scale", {3}, Initialiser::fill(builder.config.switches.initialisation.hc_scale));
+  const ParameterId fn =
+      builder.master_leaf(prefix + "hc_" + kind + "_fn", {(2 + n) * n, n * d}, Initialiser::normal(builder.std()));
+  const ParameterId base =
+      builder.master_leaf(prefix + "hc_" + kind + "_base", {(2 + n) * n}, base_start(n, builder.config.switches.initialisation));
+  const ParameterId scale = builder.master_leaf(prefix + "hc_" + kind + "_scale", {3},
+                                                Initialiser::fill(builder.config.switches.initialisation.hc_scale));
   const MixSite site{builder.program.value(name + ".pre", {"tokens", n}), builder.program.value(name + ".post", {"tokens", n}),
                      builder.program.value(name + ".comb", {"tokens", n, n}), builder.program.value(name + ".x", {"tokens", d})};
   builder.program.segment(
@@ -52,12 +55,14 @@ MixSite add_mix_in(ModelBuilder& builder, int64_t layer, const std::string& kind
   return site;
 }
 
-ValueId add_mix_out(ModelBuilder& builder, int64_t layer, const std::string& kind, const std::string& result, const MixSite& site, ValueId y,
-                    ValueId streams) {
-  const ValueId out = builder.program.value(layer_name(layer) + "." + result, {"tokens", builder.text().hc_mult, builder.text().hidden_size});
-  builder.program.segment(layer_name(layer) + ".hc_" + kind + ".out", {y, streams, site.post, site.comb}, {out}, {}, [=](SegmentRun& run) {
-    run.make(out, kernels::expand(run.read(y), run.read(streams), run.read(site.post), run.read(site.comb)));
-  });
+ValueId add_mix_out(ModelBuilder& builder, int64_t layer, const std::string& kind, const std::string& result, const MixSite& site,
+                    ValueId y, ValueId streams) {
+  const ValueId out =
+      builder.program.value(layer_name(layer) + "." + result, {"tokens", builder.text().hc_mult, builder.text().hidden_size});
+  builder.program.segment(
+      layer_name(layer) + ".hc_" + kind + ".out", {y, streams, site.post, site.comb}, {out}, {}, [=](SegmentRun& run) {
+        run.make(out, kernels::expand(run.read(y), run.read(streams), run.read(site.post), run.read(site.comb)));
+      });
   return out;
 }
 

@@ -12,8 +12,12 @@ using engine::ParameterUse;
 using engine::SegmentRun;
 using engine::ValueId;
 
-std::string layer_name(int64_t layer) { return "layers." + std::to_string(layer); }
-std::string layer_parameter(int64_t layer) { return "model.layers." + std::to_string(layer) + "."; }
+std::string layer_name(int64_t layer) {
+  return "layers." + std::to_string(layer);
+}
+std::string layer_parameter(int64_t layer) {
+  return "model.layers." + std::to_string(layer) + ".";
+}
 
 double ModelBuilder::std() const {
   const double own = config.switches.initialisation.std;
@@ -29,7 +33,9 @@ ParameterId ModelBuilder::leaf(const std::string& name, std::vector<int64_t> sha
 ParameterId ModelBuilder::master_leaf(const std::string& name, std::vector<int64_t> shape, Initialiser start) {
   return program.parameter({name, std::move(shape), ParameterUse::kLeaf, true, std::move(start)});
 }
-ParameterId ModelBuilder::gain(const std::string& name, int64_t size) { return leaf(name, {size}, Initialiser::fill(1.0)); }
+ParameterId ModelBuilder::gain(const std::string& name, int64_t size) {
+  return leaf(name, {size}, Initialiser::fill(1.0));
+}
 ParameterId ModelBuilder::state(const std::string& name, std::vector<int64_t> shape) {
   return program.parameter({name, std::move(shape), ParameterUse::kState, true, Initialiser::fill(0.0)});
 }

@@ -32,10 +32,10 @@ struct Prefix;  // prefix.h
 struct ProgramOptions {
   // Every document continues a sequence whose earlier tokens left a Prefix (prefix.h); logits instead of a loss. Forward only.
   bool cached = false;
-  int64_t attention_chunk = 128;             // queries per chunk of the reference attention
-  int64_t index_chunk_elements = 8 << 20;    // score elements over all heads that the indexer holds at once
-  int64_t cross_entropy_chunk = 1024;        // rows per chunk of the vocabulary cross-entropy
-  bool patch_gradient = false;               // derive for the patches too (checks)
+  int64_t attention_chunk = 128;           // queries per chunk of the reference attention
+  int64_t index_chunk_elements = 8 << 20;  // score elements over all heads that the indexer holds at once
+  int64_t cross_entropy_chunk = 1024;      // rows per chunk of the vocabulary cross-entropy
+  bool patch_gradient = false;             // derive for the patches too (checks)
 };
 
 // Rows of one kind that a sequence keeps for its later tokens (cached programs).
@@ -82,14 +82,15 @@ struct ModelProgram {
   engine::Program program;
 };
 
-// The whole model with its loss: one loss value, the sum of the cross-entropies of the scored tokens. A cached program has the same
-// parameters in the same order, and outputs in place of the loss.
+// The whole model with its loss: one loss value, the sum of the cross-entropies of the scored tokens. A cached program has the
+// same parameters in the same order, and outputs in place of the loss.
 ModelProgram build_program(const ModelConfig& config, const ProgramOptions& options);
 // The vision tower alone; its loss is sum(span_embeddings * cotangent).
 ModelProgram build_vision_program(const ModelConfig& config, const ProgramOptions& options);
 
 // Every program input of one micro-batch. Throws InternalError when the batch contradicts itself.
 // `compute`: the type of patches and of kept rows. `prefix`: what each document continues, for a cached program only.
-engine::ValueMap prepare_inputs(const ModelProgram& model, const ModelBatch& batch, at::ScalarType compute, const Prefix* prefix = nullptr);
+engine::ValueMap prepare_inputs(const ModelProgram& model, const ModelBatch& batch, at::ScalarType compute,
+                                const Prefix* prefix = nullptr);
 
 }  // namespace hyperparallel::models::deepseek_v41

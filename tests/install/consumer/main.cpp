@@ -6,7 +6,8 @@
 
 int main() {
   using namespace hyperparallel;
-  engine::ParameterStore parameters({{.name = "gain", .shape = {4}, .initialiser = engine::Initialiser::fill(0.25)}}, at::kFloat, at::kFloat);
+  engine::ParameterStore parameters({{.name = "gain", .shape = {4}, .initialiser = engine::Initialiser::fill(0.25)}}, at::kFloat,
+                                    at::kFloat);
   parameters.initialise(42);
   const double sum = parameters.master(parameters.find("gain")).sum().item<double>();
   const auto tokens = data::plan_image(84, 84, {.min_pixels = 3136, .max_image_tokens = 64}).tokens;
