@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "base/vectorise.h"
+
 namespace hyperparallel::optim {
 namespace {
 
@@ -40,62 +42,25 @@ template <class T>
   return sum;
 }
 
-#if defined(__x86_64__)
-enum class InstructionSet { kBaseline, kAvx2, kAvx512 };
-const InstructionSet kInstructionSet = __builtin_cpu_supports("avx512f") ? InstructionSet::kAvx512
-                                       : __builtin_cpu_supports("avx2")  ? InstructionSet::kAvx2
-                                                                         : InstructionSet::kBaseline;
-#define HP_DISPATCH(T)                                                                                           \
-  [[gnu::target("avx512f")]] void adamw_avx512(const AdamWFactors& f, int64_t n, const T* g, T* w, T* m, T* v) { \
-    adamw_loop(f, n, g, w, m, v);                                                                                \
-  }                                                                                                              \
-  [[gnu::target("avx2")]] void adamw_avx2(const AdamWFactors& f, int64_t n, const T* g, T* w, T* m, T* v) {      \
-    adamw_loop(f, n, g, w, m, v);                                                                                \
-  }                                                                                                              \
-  void adamw_dispatch(const AdamWFactors& f, int64_t n, const T* g, T* w, T* m, T* v) {                          \
-    if (kInstructionSet == InstructionSet::kAvx512) return adamw_avx512(f, n, g, w, m, v);                       \
-    if (kInstructionSet == InstructionSet::kAvx2) return adamw_avx2(f, n, g, w, m, v);                           \
-    adamw_loop(f, n, g, w, m, v);                                                                                \
-  }                                                                                                              \
-  [[gnu::target("avx512f")]] double squares_avx512(int64_t n, const T* x) {                                      \
-    return sum_of_squares_loop(n, x);                                                                            \
-  }                                                                                                              \
-  [[gnu::target("avx2")]] double squares_avx2(int64_t n, const T* x) {                                           \
-    return sum_of_squares_loop(n, x);                                                                            \
-  }                                                                                                              \
-  double squares_dispatch(int64_t n, const T* x) {                                                               \
-    if (kInstructionSet == InstructionSet::kAvx512) return squares_avx512(n, x);                                 \
-    if (kInstructionSet == InstructionSet::kAvx2) return squares_avx2(n, x);                                     \
-    return sum_of_squares_loop(n, x);                                                                            \
-  }
-#else
-#define HP_DISPATCH(T)                                                                  \
-  void adamw_dispatch(const AdamWFactors& f, int64_t n, const T* g, T* w, T* m, T* v) { \
-    adamw_loop(f, n, g, w, m, v);                                                       \
-  }                                                                                     \
-  double squares_dispatch(int64_t n, const T* x) {                                      \
-    return sum_of_squares_loop(n, x);                                                   \
-  }
-#endif
-HP_DISPATCH(float)
-HP_DISPATCH(double)
-#undef HP_DISPATCH
-
 }  // namespace
 
 void adamw_update(const AdamWFactors& factors, int64_t size, const float* gradient, float* value, float* exp_avg,
                   float* exp_avg_sq) {
-  adamw_dispatch(factors, size, gradient, value, exp_avg, exp_avg_sq);
+  vectorise([&]() __attribute__((always_inline)) { adamw_loop(factors, size, gradient, value, exp_avg, exp_avg_sq); });
 }
 void adamw_update(const AdamWFactors& factors, int64_t size, const double* gradient, double* value, double* exp_avg,
                   double* exp_avg_sq) {
-  adamw_dispatch(factors, size, gradient, value, exp_avg, exp_avg_sq);
+  vectorise([&]() __attribute__((always_inline)) { adamw_loop(factors, size, gradient, value, exp_avg, exp_avg_sq); });
 }
 double sum_of_squares(int64_t size, const float* elements) {
-  return squares_dispatch(size, elements);
+  double sum = 0;
+  vectorise([&]() __attribute__((always_inline)) { sum = sum_of_squares_loop(size, elements); });
+  return sum;
 }
 double sum_of_squares(int64_t size, const double* elements) {
-  return squares_dispatch(size, elements);
+  double sum = 0;
+  vectorise([&]() __attribute__((always_inline)) { sum = sum_of_squares_loop(size, elements); });
+  return sum;
 }
 
 }  // namespace hyperparallel::optim

@@ -75,6 +75,35 @@ TEST_P(MixCoefficientsTest, EqualAPlainLoop) {
   }
 }
 
+// Forward and every gradient, of streams in the model type `type`; through non-contiguous inputs.
+void expect_equal_to_reference(const Mix& mix, at::ScalarType type, double tolerance) {
+  const at::ScalarType math = type == at::kDouble ? at::kDouble : at::kFloat;
+  const auto run = [&](auto&& function) {
+    Tensors in{strided(mix.streams).to(type), mix.fn.to(math), mix.scale.to(math), mix.base.to(math)};
+    for (at::Tensor& tensor : in) tensor = tensor.detach().requires_grad_(true);
+    const MixCoefficients out = function(in[0], in[1], in[2], in[3], 1e-6, 1e-6, 20);
+    const auto weight = [&](const at::Tensor& x, const char* name) { return (x * normal(x.sizes(), name).to(math)).sum(); };
+    (weight(out.pre, "dpre") + weight(out.post, "dpost") + weight(out.comb, "dcomb")).backward();
+    Tensors all{out.pre.detach(), out.post.detach(), out.comb.detach()};
+    for (const at::Tensor& tensor : in) all.push_back(tensor.grad());
+    return all;
+  };
+  const Tensors ours = run(mix_coefficients), theirs = run(reference::mix_coefficients);
+  for (size_t i = 0; i < ours.size(); ++i) {
+    ASSERT_EQ(ours[i].sizes(), theirs[i].sizes()) << i;
+    ASSERT_EQ(ours[i].scalar_type(), theirs[i].scalar_type()) << i;
+    if (ours[i].numel() == 0) continue;
+    const at::Tensor a = ours[i].to(at::kDouble), b = theirs[i].to(at::kDouble);
+    EXPECT_LE((a - b).abs().max().item<double>(), tolerance * std::max(1e-3, b.abs().max().item<double>())) << "value " << i;
+  }
+}
+
+TEST_P(MixCoefficientsTest, EqualTheReferenceForwardAndBackward) {
+  expect_equal_to_reference(GetParam(), at::kDouble, 1e-12);
+  expect_equal_to_reference(GetParam(), at::kFloat, 1e-5);
+  expect_equal_to_reference(GetParam(), at::kBFloat16, 1e-2);  // the gradient of the streams rounds to BF16
+}
+
 TEST_P(MixCoefficientsTest, CollapseAndExpandEqualAPlainLoopWithAnAsymmetricMatrix) {
   const auto& [tokens, n, d, streams, fn, scale, base] = GetParam();
   const at::Tensor pre = normal({tokens, n}, "pre"), post = normal({tokens, n}, "post"), comb = normal({tokens, n, n}, "comb"),
@@ -109,7 +138,8 @@ TEST_P(MixCoefficientsTest, GradientsEqualFiniteDifferences) {
                             {normal({tokens, d}, "y"), streams, normal({tokens, n}, "post"), normal({tokens, n, n}, "comb")});
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, MixCoefficientsTest, ::testing::Values(Mix{3, 4, 5}, Mix{1, 1, 7}, Mix{0, 4, 3}, Mix{5, 2, 1}),
+INSTANTIATE_TEST_SUITE_P(Sizes, MixCoefficientsTest,
+                         ::testing::Values(Mix{3, 4, 5}, Mix{1, 1, 7}, Mix{0, 4, 3}, Mix{5, 2, 1}, Mix{37, 3, 11}),
                          [](const auto& info) { return "case" + std::to_string(info.index); });
 
 TEST(ExpandTest, Bfloat16StreamsMixInFloatAndRoundOnce) {

@@ -10,6 +10,7 @@
 //   collapse(X, p)           = sum_k p[k] X[k]
 //   expand(y, R, post, C)[k] = post[k] y + sum_j C[j, k] R[j]
 //
+// On CPUs the coefficients are one fused kernel, forward and backward; the reference is library operations and autograd.
 // Coefficients are FP32 (FP64); collapse and expand compute in it and cast to the streams' type.
 #pragma once
 
@@ -26,6 +27,10 @@ struct MixCoefficients {
 // streams [tokens, n, d]; fn [(2 + n) n, n d], scale [3], base [(2 + n) n] in the math type.
 MixCoefficients mix_coefficients(const at::Tensor& streams, const at::Tensor& fn, const at::Tensor& scale, const at::Tensor& base,
                                  double rms_eps, double hc_eps, int64_t iterations);
+namespace reference {
+MixCoefficients mix_coefficients(const at::Tensor& streams, const at::Tensor& fn, const at::Tensor& scale, const at::Tensor& base,
+                                 double rms_eps, double hc_eps, int64_t iterations);
+}
 // -> [tokens, d]
 at::Tensor collapse(const at::Tensor& streams, const at::Tensor& pre);
 // y [tokens, d] -> [tokens, n, d]

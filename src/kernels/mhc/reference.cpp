@@ -3,6 +3,8 @@
 
 namespace hyperparallel::kernels {
 
+namespace reference {
+
 MixCoefficients mix_coefficients(const at::Tensor& streams, const at::Tensor& fn, const at::Tensor& scale, const at::Tensor& base,
                                  double rms_eps, double hc_eps, int64_t iterations) {
   const int64_t tokens = streams.size(0), n = streams.size(1);
@@ -19,6 +21,8 @@ MixCoefficients mix_coefficients(const at::Tensor& streams, const at::Tensor& fn
   }
   return {at::sigmoid(part(0, n, 0)) + hc_eps, 2 * at::sigmoid(part(n, n, 1)), comb};
 }
+
+}  // namespace reference
 
 at::Tensor collapse(const at::Tensor& streams, const at::Tensor& pre) {
   return at::bmm(pre.unsqueeze(1), to_math(streams)).squeeze(1).to(streams.scalar_type());
