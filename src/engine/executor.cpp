@@ -108,7 +108,12 @@ void Executor::run(const std::vector<Action>& schedule, const std::vector<ValueM
   input_gradients_.clear();
   try {
     take_inputs(inputs);
-    for (const Action& action : schedule) run_action(action, seeds);
+    for (ActionObserver* observer : observers_) observer->on_run_begin(*this);
+    for (const Action& action : schedule) {
+      for (ActionObserver* observer : observers_) observer->on_action_begin(*this, action);
+      run_action(action, seeds);
+      for (ActionObserver* observer : observers_) observer->on_action_end(*this, action);
+    }
   } catch (...) {
     graphs_.clear();
     pending_.clear();

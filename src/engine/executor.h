@@ -60,6 +60,15 @@ class SegmentRun {
 
 using ValueMap = std::map<int32_t, at::Tensor>;  // by value index
 
+// Is told what an executor does, for checks and measurements: engine/ledger_check.h, engine/memory_profile.h.
+class ActionObserver {
+ public:
+  virtual ~ActionObserver() = default;
+  virtual void on_run_begin(const Executor&) {}  // the inputs are in the ledger
+  virtual void on_action_begin(const Executor&, const Action&) {}
+  virtual void on_action_end(const Executor&, const Action&) {}
+};
+
 class Executor {
  public:
   // Both must outlive the executor. `groups` gives the group of each mesh axis; an axis that is not named is a group of one.
@@ -86,8 +95,15 @@ class Executor {
   using Watch = std::function<void(const std::string&, const at::Tensor&)>;
   void watch(Watch watch) { watch_ = std::move(watch); }
 
+  // Observers must outlive the executor or be removed. One that throws ends the run.
+  void add_observer(ActionObserver& observer) { observers_.push_back(&observer); }
+  void remove_observer(ActionObserver& observer) { std::erase(observers_, &observer); }
+
+  const Program& program() const { return program_; }
+  bool exchanging() const { return !pending_.empty() || !pending_transpose_.empty(); }
   const Ledger& ledger() const { return ledger_; }
   ParameterStore& parameters() { return parameters_; }
+  const ParameterStore& parameters() const { return parameters_; }
 
  private:
   friend class SegmentRun;
@@ -117,6 +133,7 @@ class Executor {
   std::map<std::string, at::Tensor> counters_;
   ValueMap input_gradients_;
   Watch watch_;
+  std::vector<ActionObserver*> observers_;
 };
 
 }  // namespace hyperparallel::engine

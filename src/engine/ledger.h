@@ -36,6 +36,8 @@ class Ledger {
   void add_graph(int segment, int micro_batch, std::vector<at::Tensor> held, int64_t uncounted);
   void remove_graph(int segment, int micro_batch);
 
+  // Whether an entry holds the tensor's storage.
+  bool holds(const at::Tensor& tensor) const { return storages_.contains(tensor.storage().unsafeGetStorageImpl()); }
   int64_t tensor_bytes() const { return tensor_bytes_; }  // without what only a graph holds
   int64_t live_bytes() const { return tensor_bytes_ + graph_bytes_; }
   int64_t peak_bytes() const { return peak_bytes_; }

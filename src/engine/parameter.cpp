@@ -82,4 +82,13 @@ void ParameterStore::clear_gradients() {
   for (at::Tensor& slot : gradients_) slot = at::Tensor();
 }
 
+std::vector<at::Tensor> ParameterStore::gradients_and_copies() const {
+  std::vector<at::Tensor> tensors;
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    if (gradients_[i].defined()) tensors.push_back(gradients_[i]);
+    if (computes_[i].defined() && !computes_[i].is_alias_of(masters_[i])) tensors.push_back(computes_[i]);
+  }
+  return tensors;
+}
+
 }  // namespace hyperparallel::engine

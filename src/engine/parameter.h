@@ -75,6 +75,9 @@ class ParameterStore {
   void add_gradient(ParameterId id, const at::Tensor& gradient);  // any floating type, the parameter's shape
   void clear_gradients();
 
+  // What a step adds to the masters: gradient slots, and compute copies that are not the master itself.
+  std::vector<at::Tensor> gradients_and_copies() const;
+
   // A parameter that is not trainable gets no gradient, hence takes part in neither norm, update nor decay.
   bool trainable(ParameterId id) const { return trainable_[id.index]; }
   void set_trainable(ParameterId id, bool trainable) { trainable_[id.index] = trainable; }

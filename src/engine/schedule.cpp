@@ -246,34 +246,39 @@ std::vector<std::string> unmatched_keep(const Program& program, const RecomputeP
   return unmatched;
 }
 
+namespace {
+
+const std::string& name_of(const Program& program, const Action& action) {
+  switch (action.kind) {
+    case ActionKind::kForward:
+    case ActionKind::kRecompute:
+    case ActionKind::kBackward:
+      return program.segments[action.index].name;
+    case ActionKind::kLaunch:
+    case ActionKind::kWait:
+    case ActionKind::kLaunchTranspose:
+    case ActionKind::kWaitTranspose:
+      return program.exchanges[action.index].name;
+    case ActionKind::kGatherUnit:
+    case ActionKind::kReleaseUnit:
+    case ActionKind::kReduceUnit:
+      return program.units[action.index].name;
+    case ActionKind::kReleaseValue:
+      return program.values[action.index].name;
+  }
+  HP_CHECK(false, "action {}", static_cast<int>(action.kind));
+}
+
+}  // namespace
+
+std::string describe(const Program& program, const Action& action) {
+  return fmt::format("{} {}{}", to_string(action.kind), name_of(program, action),
+                     action.micro_batch < 0 ? "" : fmt::format(" #{}", action.micro_batch));
+}
+
 std::string describe(const Program& program, const std::vector<Action>& schedule) {
   std::string text;
-  for (const Action& action : schedule) {
-    std::string name;
-    switch (action.kind) {
-      case ActionKind::kForward:
-      case ActionKind::kRecompute:
-      case ActionKind::kBackward:
-        name = program.segments[action.index].name;
-        break;
-      case ActionKind::kLaunch:
-      case ActionKind::kWait:
-      case ActionKind::kLaunchTranspose:
-      case ActionKind::kWaitTranspose:
-        name = program.exchanges[action.index].name;
-        break;
-      case ActionKind::kGatherUnit:
-      case ActionKind::kReleaseUnit:
-      case ActionKind::kReduceUnit:
-        name = program.units[action.index].name;
-        break;
-      case ActionKind::kReleaseValue:
-        name = program.values[action.index].name;
-        break;
-    }
-    text += fmt::format("{} {}{}\n", to_string(action.kind), name,
-                        action.micro_batch < 0 ? "" : fmt::format(" #{}", action.micro_batch));
-  }
+  for (const Action& action : schedule) text += describe(program, action) + "\n";
   return text;
 }
 

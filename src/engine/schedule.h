@@ -55,6 +55,7 @@ std::vector<Action> build_schedule(const Program& program, const ScheduleOptions
 std::vector<std::string> unmatched_keep(const Program& program, const RecomputePolicy& policy);
 
 std::string describe(const Program& program, const std::vector<Action>& schedule);
+std::string describe(const Program& program, const Action& action);  // "forward layers.3.attend #0"
 
 // `*` matches any run of characters, `?` one.
 bool glob_matches(std::string_view glob, std::string_view text);

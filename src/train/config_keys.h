@@ -222,8 +222,10 @@ void visit_keys(V& visit, C& c) {
 
 template <class V, Is<DebugSection> C>
 void visit_keys(V& visit, C& c) {
-  visit("check_ledger", c.check_ledger, any(), "compare the ledger with live bytes after each step");
-  visit("dump_batches", c.dump_batches, at_least(0, "batches"), "micro-batches printed token by token, with what is trained on");
+  visit("check_ledger", c.check_ledger, any(),
+        "compare the ledger with the bytes alive after each action of a step, and stop where they differ");
+  visit("dump_batches", c.dump_batches, at_least(0, "batches"),
+        "first micro-batches that are written to OUT/debug as safetensors: tokens, labels, positions, documents, pictures");
 }
 
 template <class V, Is<Config> C>

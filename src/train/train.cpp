@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "train/batch_dump.h"
 #include "train/progress.h"
 #include "train/report.h"
 #include "train/tensorboard.h"
@@ -127,6 +128,7 @@ void add_callbacks(Trainer& trainer, checkpoint::CheckpointStore& store) {
   const std::filesystem::path& output = config.train.output;
   const int64_t done = trainer.progress().step;
   const auto sink = [&](std::unique_ptr<MetricsSink> sink) { trainer.add(std::make_unique<SinkCallback>(std::move(sink))); };
+  if (config.debug.dump_batches > 0) trainer.add(std::make_unique<BatchDump>(output / "debug", config.debug.dump_batches));
   if (config.profile.steps > 0) trainer.add(std::make_unique<TraceCallback>(output, config.profile));
   trainer.add(std::make_unique<StopCallback>());
   trainer.add(std::make_unique<ValidationCallback>());

@@ -60,6 +60,7 @@ Trainer::Trainer(const Config& config) : config_(config), tokenizer_(data::Token
   optimizer_ = optim::make_optimizer(parameters, settings,
                                      {config.optimizer.betas.at(0), config.optimizer.betas.at(1), config.optimizer.eps});
   peak_gflops_ = measure_peak_gflops();
+  if (config.debug.check_ledger) model_->executor->add_observer(ledger_check_);
 }
 
 Trainer::~Trainer() = default;
@@ -155,6 +156,7 @@ void Trainer::step() {
   {
     trace::Scope scope(fmt::format("step {}", number), "step");
     const StepBatches batches = fetch();
+    for (auto& callback : callbacks_) callback->on_batches(*this, number, batches.batches);
     model_->executor->clear_counters();
     forward_backward(batches);
     update(metrics, batches);

@@ -12,6 +12,7 @@
 
 #include "data/loader.h"
 #include "data/tokenizer.h"
+#include "engine/ledger_check.h"
 #include "optim/optimizer.h"
 #include "train/config.h"
 #include "train/metrics.h"
@@ -27,6 +28,8 @@ class TrainerCallback {
   virtual ~TrainerCallback() = default;
   virtual void on_train_begin(Trainer&) {}
   virtual void on_step_begin(Trainer&, int64_t /*step*/) {}
+  // The micro-batches that the step is about to train on.
+  virtual void on_batches(Trainer&, int64_t /*step*/, const std::vector<data::MicroBatch>&) {}
   // After the update. May add to `metrics.extra`; sinks come last.
   virtual void on_step_end(Trainer&, StepMetrics& /*metrics*/) {}
   virtual void on_train_end(Trainer&) {}
@@ -87,6 +90,7 @@ class Trainer {
   std::string stop_reason_;
   int64_t consecutive_skips_ = 0;
   double peak_gflops_ = 0;
+  engine::LedgerCheck ledger_check_;
 };
 
 // The whole `train` command: resumes what the output folder holds, trains, and returns the exit code (0 finished, 16 stopped on

@@ -217,6 +217,8 @@ TEST_F(ConfigTest, RulesBetweenKeysAreChecked) {
   EXPECT_THAT(errors({"--optimizer.betas=[0.9]"}), HasSubstr("optimizer.betas: expected two numbers, found 1"));
   EXPECT_THAT(errors({"--optimizer.betas=[0.9, 1]"}), HasSubstr("optimizer.betas[1]: expected a number"));
   EXPECT_THAT(errors({"--recompute.mode=selective"}), HasSubstr("recompute.keep: is required"));
+  EXPECT_THAT(errors({"--debug.check_ledger", "--checkpoint.interval=5"}),
+              HasSubstr("debug.check_ledger: needs checkpoint.async_mode false"));
   EXPECT_THAT(errors({"--recompute.keep=a"}), HasSubstr("recompute.keep: needs recompute.mode selective"));
   EXPECT_THAT(errors({"--optimizer.schedule.min_lr=1"}), HasSubstr("optimizer.schedule: the lowest learning rate 1"));
   EXPECT_THAT(errors({"--train.steps=5", "--optimizer.schedule.warmup_steps=6"}), HasSubstr("must not exceed the 5 steps"));

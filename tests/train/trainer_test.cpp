@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "checkpoint/store.h"
 #include "support/scratch.h"
+#include "train/batch_dump.h"
 #include "train/training_state.h"
 
 namespace hyperparallel::train {
@@ -147,6 +148,66 @@ TEST(Trainer, SkippedStepsLeaveEverythingAsItWasAndEndTheRunAfterTheLimit) {
     if (name == "model.norm.weight") continue;  // holds the NaN
     EXPECT_TRUE(tensor.equal(after.at(name))) << name;
   }
+}
+
+TEST(Trainer, TheLedgerAgreesWithTheAllocatorInEveryRecomputeMode) {
+  for (const char* mode : {"--recompute.mode=none", "--recompute.mode=full"}) {
+    Trainer trainer(tiny({"--debug.check_ledger", "--checkpoint.async_mode=false", mode}));
+    EXPECT_EQ(run_to(trainer, 2).size(), 2u) << mode;
+    EXPECT_GT(trainer.validate(), 0) << mode;
+  }
+}
+
+TEST(Trainer, TensorsThatTheLedgerDoesNotKnowAreFound) {
+  Trainer trainer(tiny({"--debug.check_ledger", "--checkpoint.async_mode=false"}));
+  std::vector<at::Tensor> leaked;
+  trainer.model().executor->watch([&](const std::string& name, const at::Tensor&) {
+    if (name == "layers.3.attn_out") leaked.push_back(at::zeros({4 << 20}));
+  });
+  try {
+    run_to(trainer, 1);
+    FAIL();
+  } catch (const InternalError& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(testing::ContainsRegex("debug.check_ledger: after `(forward|backward) layers.3."),
+                                             testing::HasSubstr("bytes live")));
+  }
+}
+
+TEST(BatchDump, WritesTheFirstBatchesAsTheyAreTrainedOn) {
+  const Scratch folder;
+  const Config config = tiny({"--data.no-packing"});
+  Trainer trainer(config);
+  trainer.add(std::make_unique<BatchDump>(folder / "debug", 3));
+  run_to(trainer, 3);
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "debug")) names.push_back(entry.path().filename());
+  EXPECT_THAT(names, testing::UnorderedElementsAre("step-00000001-batch-0.safetensors", "step-00000001-batch-1.safetensors",
+                                                   "step-00000002-batch-0.safetensors"));
+
+  data::Loader loader(trainer.tokenizer(), loader_options(config, config.data.train, /*repeat=*/true));
+  const data::MicroBatch first = loader.next().value();
+  ASSERT_FALSE(first.images.empty());
+  ASSERT_THAT(first.padding, testing::Contains(1));
+  const checkpoint::SafetensorsReader file(folder / "debug/step-00000001-batch-0.safetensors");
+  const auto values = [&](const std::string& name) {
+    const at::Tensor tensor = file.tensor(name);
+    EXPECT_EQ(tensor.size(0), 2) << name;  // rows
+    return std::vector<int64_t>(tensor.const_data_ptr<int64_t>(), tensor.const_data_ptr<int64_t>() + tensor.numel());
+  };
+  EXPECT_EQ(values("input_ids"), first.input_ids);
+  EXPECT_EQ(values("labels"), first.labels);
+  EXPECT_EQ(values("position_ids"), first.position_ids);
+  const std::vector<int64_t> documents = values("document_ids");
+  for (size_t t = 0; t < documents.size(); ++t) {
+    EXPECT_EQ(documents[t] < 0, first.padding[t] != 0) << t;
+    if (documents[t] >= 0) {
+      EXPECT_EQ(first.cu_seqlens.at(documents[t]) + first.position_ids[t], static_cast<int64_t>(t));
+    }
+  }
+  const at::Tensor picture = file.tensor("image.0");
+  EXPECT_EQ(picture.size(0), first.images[0].rows);
+  EXPECT_TRUE(picture.flatten().equal(at::tensor(first.images[0].patches)));
+  EXPECT_THAT(file.metadata().at("samples"), testing::HasSubstr(data::to_string(first.samples[0])));
 }
 
 TEST(Trainer, KeepGlobThatMatchesNothingIsRefused) {
