@@ -203,7 +203,7 @@ void visit_keys(V& visit, C& c) {
   visit("async_mode", c.async_mode, any(), "write in the background");
   visit("load_step", c.load_step, at_least(-1), "checkpoint to continue from; -1: the latest");
   visit("fall_back", c.fall_back, any(), "continue from an older checkpoint when the latest is damaged");
-  visit("export_hf", c.export_hf, any(), "write a Hugging Face folder at the end");
+  visit("export_hf", c.export_hf, any(), "write OUT/hf/step-N at the end of the run, a Hugging Face folder in train.dtype");
 }
 
 template <class V, Is<LoggingSection> C>

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "checkpoint/convert.h"
 #include "train/batch_dump.h"
 #include "train/progress.h"
 #include "train/report.h"
@@ -138,6 +139,31 @@ void add_callbacks(Trainer& trainer, checkpoint::CheckpointStore& store) {
   sink(std::make_unique<ProgressLine>(stdout, config.logging.interval, config.train.steps));
 }
 
+// Where checkpoint.export_hf puts the model. A longer run makes another folder.
+std::filesystem::path export_folder(const Config& config, int64_t step) {
+  return config.train.output / "hf" / fmt::format("step-{:08}", step);
+}
+
+// Before anything is trained or removed.
+void refuse_existing_export(const Config& config) {
+  const std::filesystem::path folder = export_folder(config, config.train.steps);
+  if (config.checkpoint.export_hf && std::filesystem::exists(folder)) {
+    throw ConfigError("checkpoint.export_hf: {} exists already, and an export makes a new folder: remove or move it",
+                      folder.string());
+  }
+}
+
+// A finished run's last checkpoint as a Hugging Face folder, in the type that was computed in.
+void export_last(const Config& config, const checkpoint::CheckpointStore& store, int64_t step) {
+  const std::filesystem::path folder = export_folder(config, step);
+  if (!config.checkpoint.export_hf || std::filesystem::exists(folder)) return;
+  checkpoint::ExportOptions options;
+  options.type = config.train.dtype == Dtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
+  file::create_folders(folder.parent_path());
+  checkpoint::export_checkpoint(store.open(step), folder, options);
+  log::info("exported the model to {}", folder.string());
+}
+
 }  // namespace
 
 int train(const Config& config) {
@@ -146,7 +172,10 @@ int train(const Config& config) {
   Trainer trainer(config);
   std::filesystem::create_directories(output);
   checkpoint::CheckpointStore store(output / "checkpoints", {config.checkpoint.keep_latest_k});
-  if (config.train.restart) store.clear();
+  if (config.train.restart) {
+    refuse_existing_export(config);
+    store.clear();
+  }
   auto latest = config.checkpoint.load_step >= 0 ? std::optional(store.open(config.checkpoint.load_step))
                                                  : store.open_verified(config.checkpoint.fall_back);
   if (latest) {
@@ -165,10 +194,13 @@ int train(const Config& config) {
   if (trainer.finished()) {
     log::info("{} has all {} steps already; --train.restart begins anew, a larger train.steps goes on", output.string(),
               config.train.steps);
+    export_last(config, store, trainer.progress().step);
     return static_cast<int>(ExitCode::kFinished);
   }
+  refuse_existing_export(config);
   add_callbacks(trainer, store);
   trainer.run();
+  if (trainer.finished()) export_last(config, store, trainer.progress().step);
   const std::filesystem::path page = write_report(output);
   log::info("report: {}", page.string());
   if (trainer.finished()) return static_cast<int>(ExitCode::kFinished);
