@@ -191,7 +191,7 @@ struct TrainSection {
 struct ValidationSection {
   int64_t interval = 0;
   int64_t steps = 0;
-  int64_t generate_samples = 0;
+  int64_t generate_samples = 4;
   int64_t max_new_tokens = 32;
 };
 
@@ -207,7 +207,6 @@ struct CheckpointSection {
 struct LoggingSection {
   int64_t interval = 1;
   bool tensorboard = true;
-  int64_t samples = 4;
 };
 
 struct ProfileSection {

@@ -192,8 +192,9 @@ template <class V, Is<ValidationSection> C>
 void visit_keys(V& visit, C& c) {
   visit("interval", c.interval, at_least(0, "steps"), "steps between validations; 0: none");
   visit("steps", c.steps, at_least(0, "batches"), "global batches per validation; 0: the whole set");
-  visit("generate_samples", c.generate_samples, at_least(0, "samples"), "samples that are also answered by generation");
-  visit("max_new_tokens", c.max_new_tokens, at_least(1, "tokens"), "longest generated answer");
+  visit("generate_samples", c.generate_samples, at_least(0, "samples"),
+        "first samples of data.validation that are answered after each validation and at the end, for the report");
+  visit("max_new_tokens", c.max_new_tokens, at_least(1, "tokens"), "longest answer to them");
 }
 
 template <class V, Is<CheckpointSection> C>
@@ -210,7 +211,6 @@ template <class V, Is<LoggingSection> C>
 void visit_keys(V& visit, C& c) {
   visit("interval", c.interval, at_least(1, "steps"), "steps between progress lines");
   visit("tensorboard", c.tensorboard, any(), "write TensorBoard events beside metrics.jsonl");
-  visit("samples", c.samples, at_least(0, "samples"), "predictions shown in the report");
 }
 
 template <class V, Is<ProfileSection> C>

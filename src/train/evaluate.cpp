@@ -94,8 +94,13 @@ std::string type_of(const Answered& answered) {
   return type == "other" ? "all" : std::string(type);
 }
 
+Json example_of(const Answered& answered) {
+  return {{"images", answered.images},       {"question", answered.question}, {"expected", answered.expected},
+          {"predicted", answered.predicted}, {"correct", answered.correct()}, {"type", type_of(answered)}};
+}
+
 // Right and wrong ones, from all over the split.
-Json examples_of(const std::vector<Answered>& answers, int64_t count) {
+Json choose_examples(const std::vector<Answered>& answers, int64_t count) {
   std::vector<const Answered*> by_outcome[2];
   for (const Answered& answered : answers) by_outcome[answered.correct()].push_back(&answered);
   const int64_t wrong = std::min<int64_t>(static_cast<int64_t>(by_outcome[0].size()),
@@ -104,15 +109,7 @@ Json examples_of(const std::vector<Answered>& answers, int64_t count) {
   for (const bool correct : {true, false}) {
     const auto& from = by_outcome[correct];
     const int64_t size = static_cast<int64_t>(from.size()), take = std::min(size, correct ? count - wrong : wrong);
-    for (int64_t i = 0; i < take; ++i) {
-      const Answered& answered = *from[i * size / take];
-      examples.push_back({{"images", answered.images},
-                          {"question", answered.question},
-                          {"expected", answered.expected},
-                          {"predicted", answered.predicted},
-                          {"correct", correct},
-                          {"type", type_of(answered)}});
-    }
+    for (int64_t i = 0; i < take; ++i) examples.push_back(example_of(*from[i * size / take]));
   }
   return examples;
 }
@@ -127,7 +124,7 @@ std::vector<Answered> answer_split(const Config& config, RunModel& model, const 
   for (const data::JsonlFile& file : files) {
     for (int64_t i = 0; i < file.samples(); ++i) lines.emplace_back(&file, i);
   }
-  if (options.limit > 0 && options.limit < static_cast<int64_t>(lines.size())) lines.resize(options.limit);
+  const int64_t limit = options.limit > 0 ? options.limit : static_cast<int64_t>(lines.size());
 
   const data::SampleEncoder encoder(tokenizer, sample_options(config));
   data::OrderedQueue<Loaded> queue(std::max<int64_t>(1, config.data.workers), "eval data");
@@ -136,7 +133,8 @@ std::vector<Answered> answer_split(const Config& config, RunModel& model, const 
   int64_t answered = 0, left_out = 0;
   const auto next = [&]() -> std::optional<data::Sample> {
     for (;;) {
-      for (; submitted < lines.size() && queue.size() < 2 * options.batch; ++submitted) {
+      const int64_t ahead = std::min(2 * options.batch, limit - static_cast<int64_t>(answers.size()));
+      for (; submitted < lines.size() && queue.size() < ahead; ++submitted) {
         queue.submit([&encoder, line = lines[submitted]] { return load_line(encoder, *line.first, line.second); });
       }
       if (queue.size() == 0) return std::nullopt;
@@ -153,7 +151,7 @@ std::vector<Answered> answer_split(const Config& config, RunModel& model, const 
   generate.max_sequences = options.batch;
   answer_all(model, tokenizer, generate, next, [&](int64_t index, const std::string& text) {
     answers[index].predicted = text;
-    progress(++answered, static_cast<int64_t>(lines.size()) - left_out);
+    progress(++answered, std::min(limit, static_cast<int64_t>(lines.size()) - left_out));
   });
   if (left_out > 0) log::warn("{} lines were left out", left_out);
   if (answers.empty()) throw DataError("data.{}: no line could be read", options.split);
@@ -180,7 +178,13 @@ nlohmann::ordered_json score(const std::vector<Answered>& answers, const Evaluat
           {"split", options.split},
           {"baseline", {{"exact_match", all.baseline()}, {"majority_answer", all.majority().first}, {"by_type", type_baselines}}},
           {"by_type", types},
-          {"examples", examples_of(answers, options.examples)}};
+          {"examples", choose_examples(answers, options.examples)}};
+}
+
+nlohmann::ordered_json examples_of(const std::vector<Answered>& answers) {
+  Json examples = Json::array();
+  for (const Answered& answered : answers) examples.push_back(example_of(answered));
+  return examples;
 }
 
 std::string score_table(const nlohmann::ordered_json& result) {

@@ -16,7 +16,7 @@ namespace hyperparallel::train {
 
 struct EvaluateOptions {
   std::string split = "test";  // train | validation | test: the files of the configuration
-  int64_t limit = 0;           // the first lines only; 0: all
+  int64_t limit = 0;           // the first lines that can be read; 0: all
   int64_t batch = 128;         // sequences at once
   int64_t max_new_tokens = 32;
   int64_t examples = 12;  // of the report
@@ -36,6 +36,9 @@ std::vector<Answered> answer_split(const Config& config, RunModel& model, const 
 
 // The contents of eval.json (train/report.h).
 nlohmann::ordered_json score(const std::vector<Answered>& answers, const EvaluateOptions& options);
+
+// Answers as examples of the report, in their order: the contents of samples.json (train/report.h).
+nlohmann::ordered_json examples_of(const std::vector<Answered>& answers);
 
 // What score() found, as a table for people.
 std::string score_table(const nlohmann::ordered_json& result);

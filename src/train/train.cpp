@@ -10,6 +10,7 @@
 #include "base/trace.h"
 #include "checkpoint/convert.h"
 #include "train/batch_dump.h"
+#include "train/evaluate.h"
 #include "train/progress.h"
 #include "train/report.h"
 #include "train/tensorboard.h"
@@ -104,6 +105,32 @@ class CheckpointCallback : public TrainerCallback {
   int64_t saved_ = 0;
 };
 
+// Answers to the first validation samples after each validation and at the end, for the report. Runs after the checkpoint.
+class SamplesCallback : public TrainerCallback {
+ public:
+  void on_step_end(Trainer& trainer, StepMetrics& metrics) override {
+    if (metrics.extra.contains("validation_metrics/loss")) answer(trainer);
+  }
+  void on_train_end(Trainer& trainer) override {
+    if (trainer.finished() && answered_ != trainer.progress().step) answer(trainer);
+  }
+
+ private:
+  void answer(Trainer& trainer) {
+    trace::Scope scope("samples", "validation");
+    const ValidationSection& validation = trainer.config().validation;
+    EvaluateOptions options;
+    options.split = "validation";
+    options.limit = validation.generate_samples;
+    options.max_new_tokens = validation.max_new_tokens;
+    const auto answers = answer_split(trainer.config(), trainer.model(), trainer.tokenizer(), options, [](int64_t, int64_t) {});
+    file::write(trainer.config().train.output / "samples.json", examples_of(answers).dump(1) + "\n");
+    answered_ = trainer.progress().step;
+  }
+
+  int64_t answered_ = 0;  // the step whose model gave the answers
+};
+
 class TraceCallback : public TrainerCallback {
  public:
   TraceCallback(const std::filesystem::path& folder, const ProfileSection& profile)
@@ -134,6 +161,7 @@ void add_callbacks(Trainer& trainer, checkpoint::CheckpointStore& store) {
   trainer.add(std::make_unique<StopCallback>());
   trainer.add(std::make_unique<ValidationCallback>());
   trainer.add(std::make_unique<CheckpointCallback>(store));
+  if (config.validation.generate_samples > 0 && !config.data.validation.empty()) trainer.add(std::make_unique<SamplesCallback>());
   sink(std::make_unique<MetricsFile>(output / "metrics.jsonl", done));
   if (config.logging.tensorboard) sink(std::make_unique<TensorBoardFile>(output / "tb", done));
   sink(std::make_unique<ProgressLine>(stdout, config.logging.interval, config.train.steps));

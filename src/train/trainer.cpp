@@ -186,7 +186,8 @@ double Trainer::validate() {
   data::Loader loader(tokenizer_, loader_options(config_, config_.data.validation, /*repeat=*/false));
   double sum = 0;
   int64_t supervised = 0;
-  for (int64_t batch_number = 0; config_.validation.steps == 0 || batch_number < config_.validation.steps; ++batch_number) {
+  const int64_t micro_batches = config_.validation.steps * (config_.train.global_batch_size / config_.train.local_batch_size);
+  for (int64_t done = 0; micro_batches == 0 || done < micro_batches; ++done) {
     const auto batch = loader.next();
     if (!batch) break;
     model_->executor->run(validation_schedule_, {model_->inputs(*batch)}, {});

@@ -59,7 +59,7 @@ class Trainer {
   bool finished() const { return progress_.step >= config_.train.steps; }
   const std::string& stop_reason() const { return stop_reason_; }
 
-  // Mean loss over the validation files (at most validation.steps batches); NaN where there are none.
+  // Mean loss over the validation files (at most validation.steps global batches); NaN where there are none.
   double validate();
 
   const Config& config() const { return config_; }

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "checkpoint/convert.h"
 #include "support/scratch.h"
+#include "train/report.h"
 #include "train/trainer.h"
 
 namespace hyperparallel::train {
@@ -29,6 +30,44 @@ std::vector<Json> metrics_of(const Scratch& folder) {
   std::ifstream lines(folder / "run/metrics.jsonl");
   for (std::string line; std::getline(lines, line);) steps.push_back(Json::parse(line));
   return steps;
+}
+
+TEST(Train, AnswersToTheFirstValidationSamplesLeaveTrainingAsItIs) {
+  const Scratch plain, sampled;
+  ASSERT_EQ(train(tiny(plain)), 0);
+  EXPECT_FALSE(std::filesystem::exists(plain / "run/samples.json"));
+  ASSERT_EQ(train(tiny(sampled, {"--validation.generate_samples=3", "--validation.max_new_tokens=5"})), 0);
+  const auto expected = metrics_of(plain), steps = metrics_of(sampled);
+  ASSERT_EQ(steps.size(), 4u);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    for (const char* name : {"loss", "grad_norm", "validation_metrics/loss", "moe/bias_abs_max"})
+      EXPECT_EQ(steps[i].value(name, Json()), expected[i].value(name, Json())) << name << " of step " << i + 1;
+  }
+}
+
+TEST(Train, SamplesAreShownInTheReportWithTheirPictures) {
+  const Scratch folder;
+  const Config config = tiny(folder, {"--validation.generate_samples=3", "--validation.interval=0", "--train.steps=1"});
+  ASSERT_EQ(train(config), 0);
+  const Json samples = Json::parse(file::read(folder / "run/samples.json"));
+  ASSERT_EQ(samples.size(), 3u);
+  std::ifstream lines(config.data.validation[0].path);
+  size_t pictures = 0;
+  for (const Json& sample : samples) {
+    std::string line;
+    std::getline(lines, line);
+    const Json last = Json::parse(line).at("messages").back();
+    EXPECT_EQ(sample.at("expected"), last.at("content"));
+    EXPECT_TRUE(sample.at("predicted").is_string());
+    EXPECT_NE(sample.at("question"), "");
+    for (const Json& image : sample.at("images")) EXPECT_TRUE(std::filesystem::exists(image.get<std::string>())) << image;
+    pictures += sample.at("images").size();
+  }
+  EXPECT_GT(pictures, 0u);
+  size_t shown = 0;
+  const Json data = report_data(folder / "run");
+  for (const Json& example : data.at("examples")) shown += example.at("pictures").size();
+  EXPECT_EQ(shown, pictures);
 }
 
 TEST(Train, ExportsTheLastStepAsAFolderThatImportsToTheSameWeights) {
