@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <set>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "checkpoint/folder.h"
 
 namespace hyperparallel::checkpoint {
@@ -93,6 +95,7 @@ void CheckpointStore::save_async(Save save) {
   for (Piece& piece : save.pieces)
     piece.tensor = piece.tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true).contiguous();
   writer_ = std::thread([this, save = std::move(save)] {
+    trace::set_thread_name("checkpoint");
     try {
       write(save);
     } catch (...) {
@@ -112,7 +115,10 @@ void CheckpointStore::write(const Save& save) {
     return CheckpointError("the checkpoint of step {} was not saved in {}: {}", save.step, folder_.string(), error.what());
   };
   try {
+    trace::Scope scope("write checkpoint", "checkpoint");
+    const auto begin = std::chrono::steady_clock::now();
     write_and_commit(save);
+    last_save_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   } catch (const file::FileError& error) {
     throw failed(error);
   } catch (const CheckpointError& error) {

@@ -11,6 +11,7 @@
 
 #include <ATen/ATen.h>
 
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
@@ -65,6 +66,8 @@ class CheckpointStore {
   // save, save_async or wait.
   void save_async(Save save);
   void wait();
+  // How long the last save that ended took, up to being durable; 0: none yet.
+  double last_save_seconds() const { return last_save_seconds_; }
 
   // The step in LATEST; where there is no LATEST, the highest complete step. None: nothing was ever saved here.
   std::optional<int64_t> latest() const;
@@ -95,6 +98,7 @@ class CheckpointStore {
   StoreOptions options_;
   std::thread writer_;
   std::exception_ptr failure_;
+  std::atomic<double> last_save_seconds_{0};
 };
 
 // The checkpoint that a path means: its own folder, or the latest one of a run's folder.

@@ -14,6 +14,12 @@ namespace {
 
 std::atomic<int64_t> live{0}, peak{0};
 
+void raise_peak(int64_t bytes) {
+  int64_t seen = peak.load();
+  while (bytes > seen && !peak.compare_exchange_weak(seen, bytes)) {
+  }
+}
+
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -22,9 +28,7 @@ class CountingAllocator final : public c10::Allocator {
     if (posix_memalign(&memory, 64, bytes) != 0) throw std::bad_alloc();
     const int64_t now =
         live.fetch_add(static_cast<int64_t>(malloc_usable_size(memory))) + static_cast<int64_t>(malloc_usable_size(memory));
-    int64_t seen = peak.load();
-    while (now > seen && !peak.compare_exchange_weak(seen, now)) {
-    }
+    raise_peak(now);
     return {memory, memory, &release, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
@@ -61,6 +65,9 @@ int64_t peak_allocated_bytes() {
 }
 void reset_peak_allocated_bytes() {
   peak.store(live.load());
+}
+PeakScope::~PeakScope() {
+  raise_peak(outer_);
 }
 
 }  // namespace hyperparallel::engine

@@ -14,4 +14,17 @@ int64_t allocated_bytes();       // live now; 0 when allocations are not counted
 int64_t peak_allocated_bytes();  // since the last reset
 void reset_peak_allocated_bytes();
 
+// The peak of a part of what is being measured: from construction on, peak_allocated_bytes() is that of the scope, and
+// afterwards that of the whole again.
+class PeakScope {
+ public:
+  PeakScope() : outer_(peak_allocated_bytes()) { reset_peak_allocated_bytes(); }
+  ~PeakScope();
+  PeakScope(const PeakScope&) = delete;
+  PeakScope& operator=(const PeakScope&) = delete;
+
+ private:
+  int64_t outer_;
+};
+
 }  // namespace hyperparallel::engine

@@ -210,9 +210,9 @@ struct LoggingSection {
 };
 
 struct ProfileSection {
-  int64_t start = 0;
+  int64_t start = 1;
   int64_t steps = 0;
-  bool memory = false;
+  bool memory = true;
 };
 
 struct DebugSection {

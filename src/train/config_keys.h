@@ -215,9 +215,9 @@ void visit_keys(V& visit, C& c) {
 
 template <class V, Is<ProfileSection> C>
 void visit_keys(V& visit, C& c) {
-  visit("start", c.start, at_least(0), "first profiled step");
-  visit("steps", c.steps, at_least(0, "steps"), "profiled steps; 0: none");
-  visit("memory", c.memory, any(), "record the memory high-water mark of each segment");
+  visit("start", c.start, at_least(1), "first profiled step");
+  visit("steps", c.steps, at_least(0, "steps"), "profiled steps, written to OUT/traces; 0: none");
+  visit("memory", c.memory, any(), "also record the memory high-water mark of each segment");
 }
 
 template <class V, Is<DebugSection> C>

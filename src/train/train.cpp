@@ -133,8 +133,9 @@ class SamplesCallback : public TrainerCallback {
 
 class TraceCallback : public TrainerCallback {
  public:
-  TraceCallback(const std::filesystem::path& folder, const ProfileSection& profile)
-      : window_(folder, profile.start, profile.steps) {}
+  TraceCallback(Trainer& trainer, const ProfileSection& profile)
+      : window_(trainer.config().train.output / "traces", profile.start, profile.steps,
+                profile.memory ? trainer.model().executor.get() : nullptr) {}
   void on_step_begin(Trainer&, int64_t step) override { window_.before_step(step); }
   void on_step_end(Trainer&, StepMetrics& metrics) override { window_.after_step(metrics.step); }
 
@@ -157,7 +158,6 @@ void add_callbacks(Trainer& trainer, checkpoint::CheckpointStore& store) {
   const int64_t done = trainer.progress().step;
   const auto sink = [&](std::unique_ptr<MetricsSink> sink) { trainer.add(std::make_unique<SinkCallback>(std::move(sink))); };
   if (config.debug.dump_batches > 0) trainer.add(std::make_unique<BatchDump>(output / "debug", config.debug.dump_batches));
-  if (config.profile.steps > 0) trainer.add(std::make_unique<TraceCallback>(output, config.profile));
   trainer.add(std::make_unique<StopCallback>());
   trainer.add(std::make_unique<ValidationCallback>());
   trainer.add(std::make_unique<CheckpointCallback>(store));
@@ -165,6 +165,8 @@ void add_callbacks(Trainer& trainer, checkpoint::CheckpointStore& store) {
   sink(std::make_unique<MetricsFile>(output / "metrics.jsonl", done));
   if (config.logging.tensorboard) sink(std::make_unique<TensorBoardFile>(output / "tb", done));
   sink(std::make_unique<ProgressLine>(stdout, config.logging.interval, config.train.steps));
+  // Last, so that it records what the others do after a step.
+  if (config.profile.steps > 0) trainer.add(std::make_unique<TraceCallback>(trainer, config.profile));
 }
 
 // Where checkpoint.export_hf puts the model. A longer run makes another folder.

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "engine/memory.h"
+#include "engine/memory_profile.h"
 #include "toy_program.h"
 
 namespace hyperparallel::engine {
@@ -165,6 +166,35 @@ TEST(ExecutorLedger, LiveBytesEqualCountedAllocations) {
     EXPECT_LE(allocated_bytes() - before,
               given + static_cast<int64_t>(batch.at(toy.start.index).nbytes()) + 2048);  // and the gradient of `start`
   }
+}
+
+TEST(MemoryProfileOfSegments, TellsTheHighestBytesWhileEachRan) {
+  Toy toy(64);
+  ParameterStore store = store_of(toy, at::kFloat, at::kFloat);
+  Executor executor(toy.program, store);
+  MemoryProfile profile;
+  executor.add_observer(profile);
+  constexpr int64_t kExtra = 32 << 20;
+  int probes = 0;
+  toy.probe = [&] {
+    if (++probes == 2) at::empty({kExtra}, at::kByte);  // in `share`, gone when it ends
+  };
+  reset_peak_allocated_bytes();
+  executor.run(build_schedule(toy.program, {{}, 2}), {toy.batch(512, 0, at::kFloat), toy.batch(512, 1, at::kFloat)}, seeds_of(2));
+  EXPECT_GE(peak_allocated_bytes(), kExtra);  // the peak of the whole is kept
+  const std::vector<SegmentMemory> rows = profile.segments();
+  ASSERT_EQ(rows.size(), 2 * toy.program.segments.size());
+  EXPECT_EQ(rows[0].segment, "share");
+  EXPECT_EQ(rows[0].pass, "forward");
+  EXPECT_EQ(rows[0].runs, 2);
+  EXPECT_GE(rows[0].own_bytes, kExtra);
+  for (size_t i = 1; i < rows.size(); ++i) {
+    EXPECT_LT(rows[i].own_bytes, kExtra / 2) << rows[i].pass << " " << rows[i].segment;
+    EXPECT_LE(rows[i].highest_bytes, rows[i - 1].highest_bytes);
+  }
+  executor.remove_observer(profile);
+  executor.run(build_schedule(toy.program, {}), {toy.batch(8, 0, at::kFloat)}, seeds_of(1));
+  EXPECT_EQ(profile.segments()[0].runs, 2);
 }
 
 TEST(ExecutorSchedule, ReleasesAValueBehindItsLastReader) {

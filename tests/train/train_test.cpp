@@ -70,6 +70,40 @@ TEST(Train, SamplesAreShownInTheReportWithTheirPictures) {
   EXPECT_EQ(shown, pictures);
 }
 
+TEST(Train, ProfiledStepsLeaveATraceAndTheMemoryOfEachSegment) {
+  const Scratch folder;
+  ASSERT_EQ(train(tiny(folder, {"--profile.start=2", "--profile.steps=2", "--recompute.mode=full"})), 0);
+  const Json memory = Json::parse(file::read(folder / "run/traces/memory-steps-2-3.json")).at("segments");
+  std::set<std::string> passes;
+  int64_t previous = std::numeric_limits<int64_t>::max();
+  for (const Json& row : memory) {
+    passes.insert(row.at("pass"));
+    EXPECT_LE(row.at("highest_bytes"), previous);
+    EXPECT_GE(row.at("own_bytes"), 0);
+    EXPECT_LT(row.at("own_bytes"), row.at("highest_bytes"));
+    previous = row.at("highest_bytes");
+    if (row.at("segment") == "layers.3.attn.attend" && row.at("pass") == "backward") {
+      EXPECT_EQ(row.at("runs"), 4);  // steps x micro-batches
+    }
+  }
+  EXPECT_EQ(passes, (std::set<std::string>{"forward", "recompute", "backward"}));
+
+  std::set<std::string> names, curves;
+  const Json trace = Json::parse(file::read(folder / "run/traces/trace-steps-2-3.json"));
+  for (const Json& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "X") names.insert(event.at("name"));
+    if (event.at("ph") == "C") curves.insert(event.at("args").begin().key());
+  }
+  for (const char* name : {"step 2", "step 3", "backward layers.3.attn.attend", "optimizer", "checkpoint", "validation"})
+    EXPECT_TRUE(names.contains(name)) << name;
+  EXPECT_TRUE(curves.contains("highest bytes") && curves.contains("live bytes"));
+
+  const Scratch without;
+  ASSERT_EQ(train(tiny(without, {"--profile.steps=1", "--profile.no-memory", "--train.steps=1"})), 0);
+  EXPECT_TRUE(std::filesystem::exists(without / "run/traces/trace-steps-1-1.json"));
+  EXPECT_FALSE(std::filesystem::exists(without / "run/traces/memory-steps-1-1.json"));
+}
+
 TEST(Train, ExportsTheLastStepAsAFolderThatImportsToTheSameWeights) {
   const Scratch folder;
   const Config config = tiny(folder, {"--checkpoint.export_hf"});
