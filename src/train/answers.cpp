@@ -32,7 +32,8 @@ void answer_all(RunModel& model, const data::Tokenizer& tokenizer, GenerateOptio
   const int64_t end_of_turn = tokenizer.required_id("<｜end▁of▁sentence｜>");
   options.stop_ids.push_back(end_of_turn);
   const auto& vision = model.model.config.vision;
-  Generator generator(model.model.config, *model.parameters, model.hasher ? &*model.hasher : nullptr, options);
+  Generator generator(model.model.config, *model.parameters, model.hasher ? &*model.hasher : nullptr, options,
+                      model.model.options);
   std::map<int64_t, std::vector<int64_t>> answers;
   bool more = true;
   while (more || !generator.idle()) {

@@ -121,9 +121,10 @@ void visit_keys(V& visit, C& c) {
   visit("engram", c.engram, any(), "Engram look-up and gate");
   visit("cross_entropy", c.cross_entropy, any(), "vocabulary projection with its loss");
   visit("linear", c.linear, any(), "other projections");
-  visit("attention_chunk", c.attention_chunk, at_least(0, "queries"), "queries per pass of the attention; 0: chosen by size");
-  visit("index_chunk", c.index_chunk, at_least(0, "queries"), "queries per pass of the indexer; 0: chosen by size");
-  visit("cross_entropy_chunk", c.cross_entropy_chunk, at_least(0, "tokens"), "tokens per pass of the loss; 0: chosen by size");
+  visit("attention_chunk", c.attention_chunk, at_least(0, "queries"), "queries per pass of the attention, at most; 0: 128");
+  visit("index_chunk", c.index_chunk, at_least(0, "scores"),
+        "scores over all heads that a pass of the indexer holds, at most; 0: 8388608");
+  visit("cross_entropy_chunk", c.cross_entropy_chunk, at_least(0, "tokens"), "tokens per pass of the loss, at most; 0: 1024");
 }
 
 template <class V, Is<RecomputeSection> C>

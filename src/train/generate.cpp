@@ -17,8 +17,7 @@ using models::deepseek_v41::ProgramOptions;
 
 namespace {
 
-ModelProgram cached_program(const ModelConfig& config, const engine::ParameterStore& parameters) {
-  ProgramOptions options;
+ModelProgram cached_program(const ModelConfig& config, const engine::ParameterStore& parameters, ProgramOptions options) {
   options.cached = true;
   ModelProgram model = build_program(config, options);
   HP_CHECK(model.program.parameters.size() == parameters.size(), "the model has {} parameters, {} are given",
@@ -43,9 +42,9 @@ at::Tensor tensor_of(const std::vector<int64_t>& values) {
 }  // namespace
 
 Generator::Generator(const ModelConfig& config, engine::ParameterStore& parameters, const EngramHasher* hasher,
-                     GenerateOptions options)
+                     GenerateOptions options, ProgramOptions program)
     : options_(std::move(options)),
-      model_(cached_program(config, parameters)),
+      model_(cached_program(config, parameters, program)),
       parameters_(parameters),
       hasher_(hasher),
       executor_(model_.program, parameters),

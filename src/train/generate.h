@@ -35,9 +35,10 @@ struct GenerateOptions {
 class Generator {
  public:
   // `parameters` holds the parameters of build_program(config) and must outlive the generator, as must `hasher`, which a model
-  // with Engram layers needs.
+  // with Engram layers needs. Of `program` all but `cached` counts: how the segments are computed.
   Generator(const models::deepseek_v41::ModelConfig& config, engine::ParameterStore& parameters,
-            const models::deepseek_v41::EngramHasher* hasher, GenerateOptions options);
+            const models::deepseek_v41::EngramHasher* hasher, GenerateOptions options,
+            models::deepseek_v41::ProgramOptions program = {});
 
   // Queues a prompt; returns the number of its sequence: 0, 1, 2 ... in the order of calls.
   int64_t add(Prompt prompt);

@@ -7,7 +7,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "checkpoint/convert.h"
+#include "engine/memory.h"
 #include "support/scratch.h"
+#include "train/evaluate.h"
 #include "train/report.h"
 #include "train/trainer.h"
 
@@ -102,6 +104,37 @@ TEST(Train, ProfiledStepsLeaveATraceAndTheMemoryOfEachSegment) {
   ASSERT_EQ(train(tiny(without, {"--profile.steps=1", "--profile.no-memory", "--train.steps=1"})), 0);
   EXPECT_TRUE(std::filesystem::exists(without / "run/traces/trace-steps-1-1.json"));
   EXPECT_FALSE(std::filesystem::exists(without / "run/traces/memory-steps-1-1.json"));
+}
+
+// Text of the length at which attention decides the peak.
+TEST(Answers, AreComputedInTheChunksOfTheKernelsSection) {
+  const Scratch folder;
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += "Who may copy this library, and what does it cost? ";
+  file::write(
+      folder / "long.jsonl",
+      Json{{"messages", {{{"role", "user"}, {"content", text}}, {{"role", "assistant"}, {"content", "Everyone."}}}}}.dump() +
+          "\n");
+  const auto answer = [&](const std::vector<std::string>& kernels) {
+    std::vector<std::string> overrides = kernels;
+    overrides.push_back("--data.validation=" + (folder / "long.jsonl").string());
+    const Config config = tiny(folder, overrides);
+    set_up_libtorch(config.train);
+    const data::Tokenizer tokenizer = data::Tokenizer::load(config.data.tokenizer.string());
+    const auto model = build_run_model(config, tokenizer);
+    model->parameters->initialise(1);
+    EvaluateOptions options;
+    options.split = "validation";
+    options.max_new_tokens = 2;
+    const int64_t before = engine::allocated_bytes();
+    engine::reset_peak_allocated_bytes();
+    const auto answers = answer_split(config, *model, tokenizer, options, [](int64_t, int64_t) {});
+    return std::pair(answers.at(0).predicted, engine::peak_allocated_bytes() - before);
+  };
+  const auto [text_of_large, bytes_of_large] = answer({"--kernels.attention_chunk=4096", "--kernels.index_chunk=100000000"});
+  const auto [text_of_small, bytes_of_small] = answer({"--kernels.attention_chunk=1", "--kernels.index_chunk=1"});
+  EXPECT_EQ(text_of_large, text_of_small);
+  EXPECT_LT(2 * bytes_of_small, bytes_of_large);
 }
 
 TEST(Train, ExportsTheLastStepAsAFolderThatImportsToTheSameWeights) {
