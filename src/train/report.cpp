@@ -172,7 +172,8 @@ Json make_charts(SeriesByName series) {
   charts.add_expert_load();
   charts.add("Time of a step", {{"seconds", "whole step"}, {"data_seconds", "waiting for data"}},
              {{"unit", "s"}, {"smooth", true}, {"zero", true}});
-  charts.add("Resident memory", {{"memory_rss_bytes", "resident"}}, {{"unit", "GiB"}, {"zero", true}});
+  charts.add("Memory", {{"memory_rss_bytes", "resident"}, {"memory/max_active(GiB)", "tensors at most"}},
+             {{"unit", "GiB"}, {"zero", true}});
   charts.add("Tokens of a step", {{"tokens", "all"}, {"supervised_tokens", "supervised"}}, {{"zero", true}});
   charts.drop("tflops");  // the throughput once more
   charts.add_rest();

@@ -83,7 +83,17 @@ class CheckpointCallback : public TrainerCallback {
 
   void on_step_end(Trainer& trainer, StepMetrics& metrics) override {
     const int64_t interval = trainer.config().checkpoint.interval;
-    if (interval == 0 || metrics.step % interval != 0) return;
+    if (interval > 0 && metrics.step % interval == 0) save(trainer, metrics);
+    if (store_.last_save_seconds() != seconds_) metrics.extra["checkpoint/save(s)"] = seconds_ = store_.last_save_seconds();
+  }
+
+  void on_train_end(Trainer& trainer) override {
+    store_.wait();
+    if (trainer.progress().step != saved_ && trainer.progress().step > 0) store_.save(save_of(trainer));
+  }
+
+ private:
+  void save(Trainer& trainer, StepMetrics& metrics) {
     const double begin = now();
     trace::Scope scope("checkpoint", "checkpoint");
     if (trainer.config().checkpoint.async_mode) {
@@ -95,14 +105,9 @@ class CheckpointCallback : public TrainerCallback {
     metrics.extra["checkpoint/stall(s)"] = now() - begin;
   }
 
-  void on_train_end(Trainer& trainer) override {
-    store_.wait();
-    if (trainer.progress().step != saved_ && trainer.progress().step > 0) store_.save(save_of(trainer));
-  }
-
- private:
   checkpoint::CheckpointStore& store_;
   int64_t saved_ = 0;
+  double seconds_ = 0;  // of the last save that was reported
 };
 
 // Answers to the first validation samples after each validation and at the end, for the report. Runs after the checkpoint.

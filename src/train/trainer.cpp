@@ -7,8 +7,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "engine/memory.h"
 #include "optim/clip.h"
 #include "optim/groups.h"
+#include "train/engram_metrics.h"
 #include "train/flops.h"
 #include "train/router_balance.h"
 
@@ -60,6 +62,8 @@ Trainer::Trainer(const Config& config) : config_(config), tokenizer_(data::Token
   optimizer_ = optim::make_optimizer(parameters, settings,
                                      {config.optimizer.betas.at(0), config.optimizer.betas.at(1), config.optimizer.eps});
   peak_gflops_ = measure_peak_gflops();
+  engram_clock_ = std::make_unique<engine::SegmentClock>(model_->model.program, "*.engram.lookup");
+  model_->executor->add_observer(*engram_clock_);
   if (config.debug.check_ledger) model_->executor->add_observer(ledger_check_);
 }
 
@@ -95,9 +99,10 @@ Trainer::StepBatches Trainer::fetch() {
 
 // NOTE [Loss normalisation]: every micro-batch is seeded with 1 / (supervised tokens of the whole step), so that neither the
 // number of micro-batches nor their sizes change the loss or any gradient.
-void Trainer::forward_backward(const StepBatches& batches) {
+void Trainer::forward_backward(StepMetrics& metrics, const StepBatches& batches) {
   std::vector<engine::ValueMap> inputs;
   for (const data::MicroBatch& batch : batches.batches) inputs.push_back(model_->inputs(batch));
+  if (model_->hasher) metrics.extra["engram/hit_rows"] = static_cast<double>(engram_hit_rows(model_->model.inputs, inputs));
   const double coefficient = 1.0 / static_cast<double>(std::max<int64_t>(1, batches.supervised));
   model_->executor->run(schedule_, inputs, std::vector<std::vector<double>>(inputs.size(), {coefficient}));
 }
@@ -158,9 +163,11 @@ void Trainer::step() {
     const StepBatches batches = fetch();
     for (auto& callback : callbacks_) callback->on_batches(*this, number, batches.batches);
     model_->executor->clear_counters();
-    forward_backward(batches);
+    engine::reset_peak_allocated_bytes();
+    engram_clock_->take();  // what a validation took
+    forward_backward(metrics, batches);
     update(metrics, batches);
-    metrics.extra = router_metrics(*model_->parameters, model_->executor->counters());
+    metrics.extra.merge(router_metrics(*model_->parameters, model_->executor->counters()));
     model_->parameters->clear_gradients();
     metrics.tokens = batches.tokens;
     metrics.supervised_tokens = batches.supervised;
@@ -172,12 +179,21 @@ void Trainer::step() {
   progress_.is_lowest = false;
   metrics.seconds = now() - begin;
   metrics.set_rates(flops, peak_gflops_);
+  add_totals(metrics);
+  for (auto& callback : callbacks_) callback->on_step_end(*this, metrics);
+}
+
+void Trainer::add_totals(StepMetrics& metrics) const {
+  constexpr double kGiB = 1 << 30;
   metrics.memory_rss_bytes = memory_use().rss_bytes;
+  metrics.extra["memory/max_active(GiB)"] = static_cast<double>(engine::peak_allocated_bytes()) / kGiB;
   const data::LoaderCounters& data = loader_->counters();
   metrics.extra["data/epoch"] = loader_->epoch();
   metrics.extra["data/samples_dropped"] = static_cast<double>(data.samples_dropped + data.bad_lines + data.bad_images);
+  metrics.extra["data/tokens_masked(%)"] =
+      100 - 100 * static_cast<double>(metrics.supervised_tokens) / static_cast<double>(std::max<int64_t>(1, metrics.tokens));
   metrics.extra["train/skipped_steps"] = static_cast<double>(progress_.skipped_steps);
-  for (auto& callback : callbacks_) callback->on_step_end(*this, metrics);
+  if (model_->hasher) metrics.extra["engram/lookup(s)"] = engram_clock_->take();
 }
 
 double Trainer::validate() {

@@ -13,6 +13,7 @@
 #include "data/loader.h"
 #include "data/tokenizer.h"
 #include "engine/ledger_check.h"
+#include "engine/segment_clock.h"
 #include "optim/optimizer.h"
 #include "train/config.h"
 #include "train/metrics.h"
@@ -72,11 +73,12 @@ class Trainer {
  private:
   struct StepBatches;
   StepBatches fetch();
-  void forward_backward(const StepBatches& batches);
+  void forward_backward(StepMetrics& metrics, const StepBatches& batches);
   bool update(StepMetrics& metrics, const StepBatches& batches);
   void refuse(const std::string& what, const StepBatches& batches);
   std::vector<optim::OptimizedParameter> optimized_parameters() const;
   void step();
+  void add_totals(StepMetrics& metrics) const;
 
   Config config_;
   data::Tokenizer tokenizer_;
@@ -91,6 +93,7 @@ class Trainer {
   int64_t consecutive_skips_ = 0;
   double peak_gflops_ = 0;
   engine::LedgerCheck ledger_check_;
+  std::unique_ptr<engine::SegmentClock> engram_clock_;  // of the Engram look-ups
 };
 
 // The whole `train` command: resumes what the output folder holds, trains, and returns the exit code (0 finished, 16 stopped on

@@ -9,6 +9,7 @@
 #include "checkpoint/convert.h"
 #include "engine/memory.h"
 #include "support/scratch.h"
+#include "train/engram_metrics.h"
 #include "train/evaluate.h"
 #include "train/report.h"
 #include "train/trainer.h"
@@ -106,6 +107,32 @@ TEST(Train, ProfiledStepsLeaveATraceAndTheMemoryOfEachSegment) {
   EXPECT_FALSE(std::filesystem::exists(without / "run/traces/memory-steps-1-1.json"));
 }
 
+TEST(Train, EveryMetricOfOneProcessIsInBothSinks) {
+  const Scratch folder;
+  ASSERT_EQ(train(tiny(folder, {"--checkpoint.async_mode=false"})), 0);
+  const std::vector<Json> steps = metrics_of(folder);
+  ASSERT_EQ(steps.size(), 4u);
+  std::string events;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "run/tb")) events += file::read(entry.path());
+  for (const char* name : {"validation_metrics/loss", "memory/max_active(GiB)", "moe/load_max_over_mean", "moe/bias_abs_max",
+                           "engram/hit_rows", "engram/lookup(s)", "data/samples_dropped", "data/tokens_masked(%)", "data/epoch",
+                           "checkpoint/save(s)", "checkpoint/stall(s)", "train/skipped_steps"}) {
+    EXPECT_TRUE(steps[1].contains(name)) << name;
+    EXPECT_NE(events.find(name), std::string::npos) << name;
+  }
+  for (const char* name :
+       {"loss_metrics/global_avg_loss", "grad_norm", "throughput(tps)", "tflops", "mfu(%)", "time_metrics/end_to_end(s)",
+        "time_metrics/data_loading(s)", "time_metrics/data_loading(%)", "memory/rss(GiB)", "lr"}) {
+    EXPECT_NE(events.find(name), std::string::npos) << name;
+  }
+  EXPECT_GT(steps[0].at("memory/max_active(GiB)"), 0);
+  EXPECT_LT(steps[0].at("memory/max_active(GiB)"), 1);
+  EXPECT_GT(steps[0].at("engram/lookup(s)"), 0);
+  EXPECT_LT(steps[0].at("engram/lookup(s)"), steps[0].at("seconds"));
+  const double masked = 100 - 100.0 * steps[0].at("supervised_tokens").get<double>() / steps[0].at("tokens").get<double>();
+  EXPECT_NEAR(steps[0].at("data/tokens_masked(%)").get<double>(), masked, 1e-6);
+}
+
 // Text of the length at which attention decides the peak.
 TEST(Answers, AreComputedInTheChunksOfTheKernelsSection) {
   const Scratch folder;
@@ -135,6 +162,18 @@ TEST(Answers, AreComputedInTheChunksOfTheKernelsSection) {
   const auto [text_of_small, bytes_of_small] = answer({"--kernels.attention_chunk=1", "--kernels.index_chunk=1"});
   EXPECT_EQ(text_of_large, text_of_small);
   EXPECT_LT(2 * bytes_of_small, bytes_of_large);
+}
+
+TEST(EngramMetrics, RowsAreCountedOncePerLayerAndNotForPadding) {
+  models::deepseek_v41::ModelInputs names;
+  names.engram_rows = {0}, names.padding = {1};
+  const auto batch = [](const std::vector<int64_t>& rows, const std::vector<int64_t>& padding) {
+    const at::Tensor ids = at::tensor(rows, at::kLong).view({-1, 2, 2});  // 2 layers of 2 columns
+    return engine::ValueMap{{0, ids}, {1, at::tensor(padding, at::kLong).to(at::kBool)}};
+  };
+  EXPECT_EQ(engram_hit_rows(names, {batch({1, 2, 1, 1, /**/ 1, 3, 1, 1, /**/ 8, 9, 8, 9}, {0, 0, 1}),  // 1 2 3 | 1
+                                    batch({3, 4, 5, 1}, {0})}),                                        // 3 4 | 5 1
+            6);
 }
 
 TEST(Train, ExportsTheLastStepAsAFolderThatImportsToTheSameWeights) {

@@ -1,0 +1,23 @@
+#include "engine/segment_clock.h"
+
+#include <utility>
+
+namespace hyperparallel::engine {
+
+SegmentClock::SegmentClock(const Program& program, const std::string& glob) {
+  for (const Segment& segment : program.segments) counted_.push_back(glob_matches(glob, segment.name));
+}
+
+void SegmentClock::on_action_begin(const Executor&, const Action& action) {
+  if (counts(action)) begin_ = std::chrono::steady_clock::now();
+}
+
+void SegmentClock::on_action_end(const Executor&, const Action& action) {
+  if (counts(action)) sum_ += std::chrono::steady_clock::now() - begin_;
+}
+
+double SegmentClock::take() {
+  return std::exchange(sum_, std::chrono::duration<double>(0)).count();
+}
+
+}  // namespace hyperparallel::engine

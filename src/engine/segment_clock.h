@@ -1,0 +1,31 @@
+// How long the forward passes of some segments take.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "engine/executor.h"
+
+namespace hyperparallel::engine {
+
+class SegmentClock : public ActionObserver {
+ public:
+  // The segments whose name matches `glob` (engine/schedule.h).
+  SegmentClock(const Program& program, const std::string& glob);
+  void on_action_begin(const Executor& executor, const Action& action) override;
+  void on_action_end(const Executor& executor, const Action& action) override;
+
+  double take();  // seconds since the last call, forward and recomputed
+
+ private:
+  bool counts(const Action& action) const {
+    return (action.kind == ActionKind::kForward || action.kind == ActionKind::kRecompute) && counted_[action.index];
+  }
+
+  std::vector<bool> counted_;  // by segment
+  std::chrono::steady_clock::time_point begin_;
+  std::chrono::duration<double> sum_{0};
+};
+
+}  // namespace hyperparallel::engine

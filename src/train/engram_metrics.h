@@ -1,0 +1,15 @@
+// What a step's tokens do with the Engram tables, as metrics.
+#pragma once
+
+#include <vector>
+
+#include "engine/executor.h"
+#include "models/deepseek_v41/program.h"
+
+namespace hyperparallel::train {
+
+// Different rows of the tables, over all Engram layers, that the tokens of a step look up; `inputs`: its micro-batches.
+// Positions of padding are left out.
+int64_t engram_hit_rows(const models::deepseek_v41::ModelInputs& names, const std::vector<engine::ValueMap>& inputs);
+
+}  // namespace hyperparallel::train
