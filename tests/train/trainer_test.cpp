@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <limits>
 
 #include "base/error.h"
@@ -119,6 +120,16 @@ TEST(Trainer, SplittingAStepIntoMicroBatchesChangesNeitherLossNorRouting) {
     EXPECT_EQ(a[i].extra.at("moe/bias_abs_max"), b[i].extra.at("moe/bias_abs_max"));
     EXPECT_EQ(a[i].extra.at("moe/load_max_over_mean"), b[i].extra.at("moe/load_max_over_mean"));
   }
+}
+
+TEST(Trainer, ValidationStepsAreGlobalBatchesWhateverTheirMicroBatches) {
+  const auto loss = [](const std::string& steps, const std::string& local) {
+    return Trainer(tiny({"--data.validation=" HP_SOURCE_DIR "/configs/tiny/train.jsonl", "--train.global_batch_size=2",
+                         "--validation.steps=" + steps, "--train.local_batch_size=" + local}))
+        .validate();
+  };
+  EXPECT_NEAR(loss("1", "1"), loss("1", "2"), 1e-5);
+  EXPECT_GT(std::abs(loss("1", "2") - loss("0", "2")), 1e-4);  // the file has more than one batch
 }
 
 TEST(Trainer, RefusesAStepThatIsNotFiniteAndNamesItsSamples) {
