@@ -47,6 +47,7 @@ HP_DEFINE_ERROR(ConfigError, ExitCode::kUsage);           // YAML and model conf
 HP_DEFINE_ERROR(DataError, ExitCode::kData);              // JSONL, tokenizer, chat, image
 HP_DEFINE_ERROR(CheckpointError, ExitCode::kCheckpoint);  // safetensors, checkpoint folders, model files
 HP_DEFINE_ERROR(NonFiniteError, ExitCode::kNonFinite);
+HP_DEFINE_ERROR(PeerError, ExitCode::kPeer);  // another rank is lost, late or does something else
 #undef HP_DEFINE_ERROR
 
 namespace detail {

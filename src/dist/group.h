@@ -1,47 +1,110 @@
 // A group of ranks that exchange tensors: one axis of the mesh. Every exchange of the program names its group.
 //
-// Calls are collective: every rank of the group makes the same calls in the same order with the same label. Each returns at
-// once with a `Pending`; the result is there after `wait()`. A group of one is a group: `SelfGroup` hands back what it is given.
+//   Pending kv = cp.all_gather(local, rows, "layer3.kv");   // returns at once
+//   ... work that does not need it ...
+//   at::Tensor all = kv.wait();                             // [sum of rows, ...], the same bits on every rank
+//
+// Calls are collective: every rank of the group makes the same calls on it in the same order with the same label, from one
+// thread. Results may be awaited in any order. An input must not change before `wait` has returned. Tensors are on the CPU, of
+// any type and any strides; sizes may be zero; results carry no autograd graph. In a group of one, which is a group like any
+// other, a result may share memory with its input.
+//
+// Sums are added in rank order, in FP32 for BF16 and FP16 (rounded once at the end) and otherwise in the tensor's own type: the
+// same bits on every rank, in every run and with every communicator.
+//
+// Errors: a call that breaks a rule on one rank alone is an InternalError there. PeerError comes from any call or `wait` when
+// ranks called different things, when a rank did not come within the group's timeout, or when another rank failed; it names this
+// rank, the group, the operation, its label, number and shape, and who is missing or what the others called.
 #pragma once
 
 #include <ATen/ATen.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "dist/call.h"
+
 namespace hyperparallel::dist {
 
-// A started exchange. `wait` blocks until the result is there and returns it; call it once.
+// A started exchange. Its group must live until the end of `wait`.
 class Pending {
  public:
   explicit Pending(std::function<at::Tensor()> finish) : finish_(std::move(finish)) {}
-  at::Tensor wait() { return finish_(); }
+  // Blocks until the result is there and returns it. Call it once, from the thread that started the exchange.
+  at::Tensor wait();
 
  private:
   std::function<at::Tensor()> finish_;
 };
 
+// Which traffic a group carries. Bulk transfers (weights, gradients) give way to critical ones (activations, counts, losses).
+enum class Lane { kCritical, kBulk };
+
+using Seconds = std::chrono::duration<double>;
+
+struct GroupOptions {
+  std::string name;          // the mesh axis, as in messages: "tp"
+  std::vector<int> members;  // world ranks; their order gives the ranks in the group
+  Lane lane = Lane::kCritical;
+  Seconds timeout = Seconds(600);  // how long a `wait` waits for others
+};
+
 class Group {
  public:
   virtual ~Group() = default;
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
 
-  // Concatenates along dimension 0 in rank order; `rows[r]` is rank r's size there.
-  virtual Pending all_gather(const at::Tensor& local, const std::vector<int64_t>& rows, const std::string& label) = 0;
-  // The sum over ranks, added in rank order in the tensor's type; rank r keeps its `rows[r]` rows. Transpose of all_gather.
-  virtual Pending reduce_scatter(const at::Tensor& full, const std::vector<int64_t>& rows, const std::string& label) = 0;
-  // The sum over ranks, added in rank order, on every rank.
-  virtual Pending all_reduce(const at::Tensor& local, const std::string& label) = 0;
-  // Sends `send_rows[r]` consecutive rows to rank r; returns the rows received, in rank order. Its transpose swaps the two
-  // counts.
-  virtual Pending all_to_all(const at::Tensor& rows, const std::vector<int64_t>& send_rows,
-                             const std::vector<int64_t>& receive_rows, const std::string& label) = 0;
+  const std::string& name() const { return options_.name; }
+  const std::vector<int>& members() const { return options_.members; }
+  int size() const { return static_cast<int>(options_.members.size()); }
+  int rank() const { return rank_; }  // in the group
+
+  // Concatenates along dimension 0 in rank order; `rows[r]` is rank r's size there, the same list on every rank.
+  Pending all_gather(const at::Tensor& local, const std::vector<int64_t>& rows, const std::string& label);
+  // The sum over ranks of tensors [sum of rows, ...]; rank r gets its `rows[r]` rows. The transpose of all_gather.
+  Pending reduce_scatter(const at::Tensor& full, const std::vector<int64_t>& rows, const std::string& label);
+  // The sum (or maximum; NaN wins) over ranks, on every rank.
+  Pending all_reduce(const at::Tensor& local, const std::string& label, Reduction reduction = Reduction::kSum);
+  // Sends `send_rows[r]` consecutive rows to rank r; returns the rows received, in rank order: `receive_rows[r]` from rank r.
+  // Its transpose swaps the two counts.
+  Pending all_to_all(const at::Tensor& rows, const std::vector<int64_t>& send_rows, const std::vector<int64_t>& receive_rows,
+                     const std::string& label);
+  // The root's tensor, on every rank. The others pass one of the same shape and type, whose values do not matter.
+  Pending broadcast(const at::Tensor& tensor, int root, const std::string& label);
+
+  // From one rank to another, each with its own order of calls. `wait` of a send returns when the input may change again, which
+  // may be as late as the other rank's `receive`: start both directions before waiting for either.
+  Pending send(const at::Tensor& tensor, int to, const std::string& label);
+  Pending receive(at::IntArrayRef shape, at::ScalarType type, int from, const std::string& label);
+
+  // These block. All ranks have called:
+  void barrier(const std::string& label);
+  // Everybody's counts, [rank][i]; every rank passes the same number of them.
+  std::vector<std::vector<int64_t>> gather_counts(const std::vector<int64_t>& mine, const std::string& label);
+  // `counts[r]` goes to rank r; returns what came, by rank: the receive_rows that belong to send_rows.
+  std::vector<int64_t> exchange_counts(const std::vector<int64_t>& counts, const std::string& label);
+
+ protected:
+  Group(GroupOptions options, int world_rank);
+  const GroupOptions& options() const { return options_; }
+  // Numbers the call and starts it.
+  virtual Pending start(Call call) = 0;
+  // For messages: rank 3, group "tp" (ranks 2 3): all_gather "layer3.kv" #12, Float [3, 4]
+  std::string describe_here(const CallHeader& header) const;
+
+ private:
+  Call make_call(Operation operation, const at::Tensor& input, const std::string& label) const;
+  Pending launch(Call call);
+
+  GroupOptions options_;
+  int rank_;
 };
 
-// The group of this process alone.
-std::shared_ptr<Group> self_group();
+// A group of this rank alone, which needs no communicator.
+std::shared_ptr<Group> self_group(const std::string& name = "self");
 
 }  // namespace hyperparallel::dist
