@@ -7,6 +7,8 @@ find_dependency(yaml-cpp REQUIRED)
 find_dependency(nlohmann_json REQUIRED)
 find_dependency(fmt REQUIRED)
 find_dependency(spdlog REQUIRED)
+set(MPI_CXX_SKIP_MPICXX ON)  # the C API, called from C++
+find_dependency(MPI REQUIRED COMPONENTS CXX)
 find_dependency(OpenSSL REQUIRED COMPONENTS Crypto)
 
 function(hp_pkg alias)

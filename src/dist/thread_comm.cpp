@@ -10,6 +10,8 @@
 #include <set>
 #include <thread>
 
+#include "dist/failure.h"
+
 namespace hyperparallel::dist {
 namespace {
 
@@ -257,12 +259,9 @@ void run_rank(int rank, int size, const RankOptions& options, bool grad_mode, co
   ThreadWorld world(rank, size, shared);
   try {
     body(world);
-  } catch (const Error& error) {
-    world.fail(error.code(), error.what());
-  } catch (const std::exception& error) {
-    world.fail(ExitCode::kBug, error.what());
   } catch (...) {
-    world.fail(ExitCode::kBug, "an exception of unknown type");
+    const Failure failure = current_failure();
+    world.fail(failure.code, failure.message);
   }
   std::lock_guard lock(shared->mutex);
   shared->has_returned[rank] = true;

@@ -1,0 +1,25 @@
+#include "dist/failure.h"
+
+#include <c10/util/Exception.h>
+
+#include <new>
+
+namespace hyperparallel::dist {
+
+Failure current_failure() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return {error.code(), error.what()};
+  } catch (const std::bad_alloc&) {
+    return {ExitCode::kOutOfMemory, "out of memory"};
+  } catch (const c10::Error& error) {
+    return {ExitCode::kBug, error.what_without_backtrace()};
+  } catch (const std::exception& error) {
+    return {ExitCode::kBug, error.what()};
+  } catch (...) {
+    return {ExitCode::kBug, "an exception of unknown type"};
+  }
+}
+
+}  // namespace hyperparallel::dist

@@ -1,0 +1,91 @@
+#include "dist/mpi_comm.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+#include "dist/mpi_progress.h"
+
+namespace hyperparallel::dist {
+namespace {
+
+constexpr int kMostGroups = 64;  // as many as tags tell apart
+
+class MpiGroup final : public Group {
+ public:
+  MpiGroup(const GroupOptions& options, MpiProgress& progress, int index)
+      : Group(options, progress.rank()), progress_(progress), index_(index) {}
+
+ protected:
+  Pending start(Call call) override {
+    call.sequence = ++sequence_[channel(call)];
+    if (size() == 1) {
+      return Pending([call = std::move(call)] { return combine(call, {part_for(call, 0)}); });
+    }
+    auto ticket = std::make_shared<MpiTicket>();
+    ticket->description = describe_here(header_for(call, rank()));
+    ticket->group_name = name();
+    ticket->timeout = options().timeout.count();
+    ticket->exchange =
+        std::make_unique<MpiExchange>(std::move(call), members(), rank(), options().lane, index_, ticket->description);
+    progress_.submit(ticket);
+    return Pending([this, ticket] { return progress_.wait(*ticket, options().timeout); });
+  }
+
+ private:
+  int channel(const Call& call) const {
+    if (!call.point_to_point()) return -1;
+    return call.operation == Operation::kSend ? rank() * size() + call.peer : call.peer * size() + rank();
+  }
+
+  MpiProgress& progress_;
+  int index_;
+  std::map<int, int64_t> sequence_;  // of the last call, by channel
+};
+
+class MpiWorld final : public World {
+ public:
+  explicit MpiWorld(MpiProgress& progress) : progress_(progress) {}
+  int rank() const override { return progress_.rank(); }
+  int size() const override { return progress_.size(); }
+
+  std::shared_ptr<Group> make_group(const GroupOptions& options) override {
+    HP_CHECK(names_.insert(options.name).second, "group \"{}\" is made twice", options.name);
+    HP_CHECK(names_.size() <= kMostGroups, "more than {} groups", kMostGroups);
+    return std::make_shared<MpiGroup>(options, progress_, static_cast<int>(names_.size()) - 1);
+  }
+
+  void abort(const std::string& reason) override { progress_.fail({ExitCode::kBug, reason}); }
+
+ private:
+  MpiProgress& progress_;
+  std::set<std::string> names_;
+};
+
+void report(int rank, const std::string& message) {
+  const std::string prefix = fmt::format("rank {}", rank);
+  fmt::print(stderr, "error: {}{}\n", message.starts_with(prefix + ",") ? "" : prefix + ": ", message);
+  std::fflush(stderr);
+}
+
+}  // namespace
+
+ExitCode run_mpi_ranks(const std::function<void(World&)>& body, Seconds end_timeout) {
+  MpiProgress progress(read_launch());
+  MpiWorld world(progress);
+  Failure own{ExitCode::kFinished, ""};
+  try {
+    body(world);
+  } catch (...) {
+    own = current_failure();
+    report(world.rank(), own.message);
+    progress.fail(own);
+  }
+  const Failure others = progress.leave(end_timeout);
+  if (own.code != ExitCode::kFinished) return own.code;
+  if (others.code != ExitCode::kFinished) report(world.rank(), others.message);
+  return others.code;
+}
+
+}  // namespace hyperparallel::dist

@@ -1,0 +1,100 @@
+// The thread of a rank that makes all MPI calls. Internal to mpi_comm.
+#pragma once
+
+#include <mpi.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dist/failure.h"
+#include "dist/launch.h"
+#include "dist/mpi_exchange.h"
+
+namespace hyperparallel::dist {
+
+// A call as its rank's thread sees it. Guarded by the progress thread's mutex.
+struct MpiTicket {
+  std::unique_ptr<MpiExchange> exchange;  // the progress thread's own once submitted
+  std::string group_name, description;
+  double timeout = 0;  // seconds, for messages
+  bool has_expired = false;
+  bool is_done = false;
+  at::Tensor result;
+  std::string error;  // why there will be no result
+};
+
+class MpiProgress {
+ public:
+  // Starts the thread and MPI. Throws ConfigError when MPI's ranks are not the launcher's.
+  explicit MpiProgress(const Launch& launch);
+  // Ends MPI if `leave` found all ranks well; otherwise MPI is left as it is, for it would wait for the others.
+  ~MpiProgress();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  void submit(const std::shared_ptr<MpiTicket>& ticket);
+  // Waits for the end of a call. Throws PeerError.
+  at::Tensor wait(MpiTicket& ticket, Seconds timeout);
+  // The first failure of the world counts.
+  void fail(const Failure& failure);
+  // Tells the others that this rank is done, and waits until all are, or until the limit; after a failure only for some
+  // seconds. Returns the failure of the world as others should see it; an empty message if there was none.
+  Failure leave(Seconds limit);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Notice : int32_t { kFailed, kLeaving };
+  struct Control {
+    Notice notice;
+    int32_t rank;
+    char text[2040];  // ends with 0
+  };
+
+  // All below run on the progress thread.
+  void run(const Launch& launch, std::promise<void>& is_ready);
+  void start_mpi(const Launch& launch);
+  void loop();
+  bool take_commands();
+  bool advance_all();
+  bool poll_control();
+  void check_waits();
+  void post_control_receive();
+  void tell_all(Notice notice, const std::string& text);
+  void fail_world(int rank, const std::string& message, const MpiTicket* culprit);
+  void finish(MpiTicket& ticket);
+  std::string missing_text(const MpiTicket& ticket) const;
+  std::string last_call_text(const std::string& group_name, int world_rank) const;
+  void stop_mpi();
+
+  int rank_ = 0, size_ = 1, tag_bits_ = 0;
+  MPI_Comm control_ = MPI_COMM_NULL, critical_ = MPI_COMM_NULL, bulk_ = MPI_COMM_NULL;
+  std::list<std::shared_ptr<MpiTicket>> active_;
+  Control incoming_;
+  MPI_Request control_receive_ = MPI_REQUEST_NULL;
+  std::list<std::pair<Control, std::vector<MPI_Request>>> control_sends_;
+  std::map<std::pair<std::string, int>, CallHeader> last_calls_;  // by group and world rank
+
+  mutable std::mutex mutex_;  // guards all below
+  std::condition_variable submitted_, changed_;
+  std::deque<std::shared_ptr<MpiTicket>> queue_;
+  std::deque<std::pair<Notice, std::string>> notices_;  // to be sent
+  int failed_rank_ = -1;
+  std::string failure_;
+  std::vector<Clock::time_point> left_at_;  // by world rank; zero: still here
+  int left_count_ = 0;
+  bool should_stop_ = false, should_finalize_ = false;
+  Clock::time_point stop_at_;  // by when the last messages must be out
+  std::thread thread_;
+};
+
+}  // namespace hyperparallel::dist
