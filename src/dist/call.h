@@ -28,7 +28,7 @@ struct Call {
   bool same_rows_for_all = false;     // every member gets the first rows of `input`; else consecutive ones
   Reduction reduction = Reduction::kSum;
   int peer = -1;         // root of a broadcast, other end of a send or receive: rank in the group
-  int64_t sequence = 0;  // number of the call in its group (send and receive: between its two ends), set by the communicator
+  int64_t sequence = 0;  // number of the call in its group (send and receive: between its two ends), set by the group
 
   bool point_to_point() const { return operation == Operation::kSend || operation == Operation::kReceive; }
   bool reduces() const { return operation == Operation::kReduceScatter || operation == Operation::kAllReduce; }

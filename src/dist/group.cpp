@@ -71,8 +71,14 @@ Call Group::make_call(Operation operation, const at::Tensor& input, const std::s
   return call;
 }
 
-// Starts a call, and sees to it that nobody changed its input before the end.
+int Group::channel(const Call& call) const {
+  if (!call.point_to_point()) return -1;
+  return call.operation == Operation::kSend ? rank_ * size() + call.peer : call.peer * size() + rank_;
+}
+
+// Numbers and starts a call, and sees to it that nobody changed its input before the end.
 Pending Group::launch(Call call) {
+  call.sequence = ++sequence_[channel(call)];
   const at::Tensor input = call.input;
   const bool has_version = !input.is_inference();
   const uint32_t version = has_version ? input._version() : 0;

@@ -21,6 +21,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -91,8 +92,10 @@ class Group {
  protected:
   Group(GroupOptions options, int world_rank);
   const GroupOptions& options() const { return options_; }
-  // Numbers the call and starts it.
+  // Starts a numbered call.
   virtual Pending start(Call call) = 0;
+  // Calls with one channel are numbered together: all collectives of the group; what one rank sends to another.
+  int channel(const Call& call) const;
   // For messages: rank 3, group "tp" (ranks 2 3): all_gather "layer3.kv" #12, Float [3, 4]
   std::string describe_here(const CallHeader& header) const;
 
@@ -102,6 +105,7 @@ class Group {
 
   GroupOptions options_;
   int rank_;
+  std::map<int, int64_t> sequence_;  // number of the last call, by channel
 };
 
 // A group of this rank alone, which needs no communicator.

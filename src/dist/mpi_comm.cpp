@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <map>
 #include <set>
 
 #include "dist/mpi_progress.h"
@@ -19,7 +18,6 @@ class MpiGroup final : public Group {
 
  protected:
   Pending start(Call call) override {
-    call.sequence = ++sequence_[channel(call)];
     if (size() == 1) {
       return Pending([call = std::move(call)] { return combine(call, {part_for(call, 0)}); });
     }
@@ -34,14 +32,8 @@ class MpiGroup final : public Group {
   }
 
  private:
-  int channel(const Call& call) const {
-    if (!call.point_to_point()) return -1;
-    return call.operation == Operation::kSend ? rank() * size() + call.peer : call.peer * size() + rank();
-  }
-
   MpiProgress& progress_;
   int index_;
-  std::map<int, int64_t> sequence_;  // of the last call, by channel
 };
 
 class MpiWorld final : public World {

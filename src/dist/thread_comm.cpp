@@ -28,7 +28,7 @@ struct Meeting {
   std::string refusal;      // what does not
 };
 
-using MeetingKey = std::pair<int, int64_t>;  // (channel, sequence number); channel -1: the whole group; else from * size + to
+using MeetingKey = std::pair<int, int64_t>;  // (channel, sequence number)
 
 struct GroupState {
   std::condition_variable changed;
@@ -67,8 +67,7 @@ class ThreadGroup final : public Group {
 
  protected:
   Pending start(Call call) override {
-    MeetingKey key{channel(call), 0};
-    key.second = call.sequence = ++sequence_[key.first];
+    const MeetingKey key{channel(call), call.sequence};
     const CallHeader header = header_for(call, rank());
     std::unique_lock lock(shared_->mutex);
     if (shared_->failed_rank >= 0) throw_failure(header);
@@ -90,11 +89,6 @@ class ThreadGroup final : public Group {
   }
 
  private:
-  int channel(const Call& call) const {
-    if (!call.point_to_point()) return -1;
-    return call.operation == Operation::kSend ? rank() * size() + call.peer : call.peer * size() + rank();
-  }
-
   std::shared_ptr<Meeting> open_meeting(const Call& call) const {
     auto meeting = std::make_shared<Meeting>();
     meeting->calls.resize(size());
@@ -218,7 +212,6 @@ class ThreadGroup final : public Group {
 
   std::shared_ptr<Shared> shared_;
   std::shared_ptr<GroupState> state_;
-  std::map<int, int64_t> sequence_;  // of the last call, by channel
 };
 
 class ThreadWorld final : public World {
