@@ -7,7 +7,7 @@ function(hp_pch name)
   target_precompile_headers(${name} PRIVATE ${arg_HEADERS})
 endfunction()
 set(hp_std_headers <algorithm> <functional> <map> <memory> <optional> <span> <string> <unordered_map> <vector>)
-set(hp_torch_headers <ATen/ATen.h> <ATen/Parallel.h> <torch/csrc/autograd/custom_function.h> <torch/csrc/autograd/autograd.h>)
+set(hp_torch_headers <ATen/ATen.h> <ATen/Parallel.h> <ATen/core/grad_mode.h>)
 hp_pch(hp_torch_pch LINK hp::torch HEADERS ${hp_torch_headers} ${hp_std_headers})
 
 # Tests and commands are built with little optimisation: what takes time at run time is in the libraries. -O1 sees too little for

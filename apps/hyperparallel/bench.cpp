@@ -2,6 +2,8 @@
 
 #include <ATen/Parallel.h>
 
+#include <nlohmann/json.hpp>
+
 #include "arguments.h"
 #include "model_argument.h"
 #include "subcommand.h"

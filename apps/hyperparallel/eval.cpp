@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <nlohmann/json.hpp>
 
 #include "arguments.h"
 #include "base/error.h"

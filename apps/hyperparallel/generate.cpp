@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "data/json_text.h"
+#include "data/messages.h"
 #include "train/answers.h"
 
 namespace hyperparallel {

@@ -3,6 +3,7 @@
 
 #include "arguments.h"
 #include "base/error.h"
+#include "data/json_text.h"
 #include "data/jsonl.h"
 #include "inspect.h"
 #include "sample_arguments.h"

@@ -15,6 +15,7 @@
 
 #include "arguments.h"
 #include "base/error.h"
+#include "data/messages.h"
 #include "sample_arguments.h"
 
 namespace hyperparallel {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "data/messages.h"
 
 namespace hyperparallel::data {
 namespace {

@@ -7,10 +7,13 @@
 #include <string_view>
 #include <vector>
 
-#include "data/messages.h"
 #include "data/tokenizer.h"
 
 namespace hyperparallel::data {
+
+struct Conversation;  // data/messages.h; it brings JSON along, which few readers of this header need
+
+inline constexpr std::string_view kImagePlaceholder = "<｜deepseek_image｜>";
 
 // What a conversation that does not say it for itself is rendered with.
 struct ChatOptions {

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "data/chat.h"
 
 namespace hyperparallel::data {
 namespace {

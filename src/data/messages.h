@@ -19,8 +19,6 @@
 
 namespace hyperparallel::data {
 
-inline constexpr std::string_view kImagePlaceholder = "<｜deepseek_image｜>";
-
 enum class Role { kSystem, kUser, kAssistant, kTool, kLatestReminder };
 
 struct ContentBlock {

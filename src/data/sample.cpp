@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "data/image_url.h"
+#include "data/messages.h"
 
 namespace hyperparallel::data {
 

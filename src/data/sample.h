@@ -12,7 +12,6 @@
 #include "data/batch.h"
 #include "data/chat.h"
 #include "data/image.h"
-#include "data/messages.h"
 #include "data/tokenizer.h"
 
 namespace hyperparallel::data {

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "data/easy_vqa.h"
 #include "data/image_url.h"
 #include "data/jsonl.h"
+#include "data/messages.h"
 #include "data/ordered_queue.h"
 
 namespace hyperparallel::train {

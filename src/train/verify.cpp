@@ -1,9 +1,9 @@
 #include "train/verify.h"
 
+#include <charconv>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <regex>
 #include <set>
 
 #include "base/error.h"
@@ -29,6 +29,23 @@ nlohmann::json read_json(const std::filesystem::path& path) {
   } catch (const nlohmann::json::exception& error) {
     throw CheckpointError("{}: {}", path.string(), error.what());
   }
+}
+
+struct NumberedName {
+  int64_t number = 0;
+  std::string rest;
+};
+
+// `doc3.logits` after `doc` is {3, "logits"}; nothing where the name has another form.
+std::optional<NumberedName> numbered_name(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  name.remove_prefix(prefix.size());
+  NumberedName found;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), found.number);
+  const auto digits = static_cast<size_t>(end - name.data());
+  if (error != std::errc() || found.number < 0 || digits == name.size() || name[digits] != '.') return std::nullopt;
+  found.rest = name.substr(digits + 1);
+  return found;
 }
 
 // Everything one run of the case made, in our own layout, and its translation into the fixture's names and shapes.
@@ -62,9 +79,8 @@ class CaseRun {
     if (name.starts_with("grad.")) return find_gradient(name.substr(5), shape);
     if (name == "span_embeddings") return made_.at(name);
     if (name.starts_with("image.")) return find_image(name);
-    std::smatch match;
-    if (std::regex_match(name, match, std::regex("doc(\\d+)\\.(.*)"))) {
-      auto tensor = of_document(std::stoll(match[1]), match[2]);
+    if (const auto in_document = numbered_name(name, "doc")) {
+      auto tensor = of_document(in_document->number, in_document->rest);
       return tensor ? std::optional(fit(tensor->unsqueeze(0), shape)) : std::nullopt;
     }
     std::vector<at::Tensor> documents;
@@ -103,10 +119,10 @@ class CaseRun {
 
   // image.{j}.{patch_embed | block.b | features | unshuffled | aligned | span}
   std::optional<at::Tensor> find_image(const std::string& name) const {
-    std::smatch match;
-    if (!std::regex_match(name, match, std::regex("image\\.(\\d+)\\.(.*)"))) return std::nullopt;
-    const int64_t image = std::stoll(match[1]), down = config().vision->downsample_ratio;
-    std::string what = match[2];
+    const auto of_image = numbered_name(name, "image.");
+    if (!of_image) return std::nullopt;
+    const int64_t image = of_image->number, down = config().vision->downsample_ratio;
+    std::string what = of_image->rest;
     int64_t patches = 0, aligned = 0, span = 0, rows = 0, columns = 0, out_rows = 0, out_columns = 0;
     for (int64_t i = 0; i <= image; ++i) {
       patches += rows * columns, aligned += out_rows * out_columns, span += out_rows > 0 ? out_rows * (out_columns + 1) + 2 : 0;

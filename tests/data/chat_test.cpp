@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "data/messages.h"
 #include "data/sample.h"
 #include "support/sha256.h"
 #include "support/test_data.h"

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "support/scratch.h"

@@ -1,3 +1,5 @@
+#include <ATen/core/grad_mode.h>
+
 #include "kernels/attention/op.h"
 
 #include "kernels/compress/op.h"
