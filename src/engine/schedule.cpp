@@ -4,19 +4,9 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/glob.h"
 
 namespace hyperparallel::engine {
-
-bool glob_matches(std::string_view glob, std::string_view text) {
-  if (glob.empty()) return text.empty();
-  if (glob[0] == '*') {
-    for (size_t skip = 0; skip <= text.size(); ++skip) {
-      if (glob_matches(glob.substr(1), text.substr(skip))) return true;
-    }
-    return false;
-  }
-  return !text.empty() && (glob[0] == '?' || glob[0] == text[0]) && glob_matches(glob.substr(1), text.substr(1));
-}
 
 const char* to_string(ActionKind kind) {
   switch (kind) {

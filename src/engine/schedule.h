@@ -57,7 +57,4 @@ std::vector<std::string> unmatched_keep(const Program& program, const RecomputeP
 std::string describe(const Program& program, const std::vector<Action>& schedule);
 std::string describe(const Program& program, const Action& action);  // "forward layers.3.attend #0"
 
-// `*` matches any run of characters, `?` one.
-bool glob_matches(std::string_view glob, std::string_view text);
-
 }  // namespace hyperparallel::engine

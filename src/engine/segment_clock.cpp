@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/glob.h"
+
 namespace hyperparallel::engine {
 
 SegmentClock::SegmentClock(const Program& program, const std::string& glob) {

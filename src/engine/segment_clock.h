@@ -11,7 +11,7 @@ namespace hyperparallel::engine {
 
 class SegmentClock : public ActionObserver {
  public:
-  // The segments whose name matches `glob` (engine/schedule.h).
+  // The segments whose name matches `glob` (base/glob.h).
   SegmentClock(const Program& program, const std::string& glob);
   void on_action_begin(const Executor& executor, const Action& action) override;
   void on_action_end(const Executor& executor, const Action& action) override;

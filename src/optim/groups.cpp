@@ -1,8 +1,7 @@
 #include "optim/groups.h"
 
-#include <fnmatch.h>
-
 #include "base/error.h"
+#include "base/glob.h"
 #include "optim/adamw.h"
 
 namespace hyperparallel::optim {
@@ -16,7 +15,7 @@ std::vector<ParameterSettings> resolve_groups(std::span<const OptimizedParameter
   for (const GroupRule& rule : rules) {
     bool matched = false;
     for (size_t i = 0; i < parameters.size(); ++i) {
-      if (fnmatch(rule.match.c_str(), parameters[i].name.c_str(), 0) != 0) continue;
+      if (!glob_matches(rule.match, parameters[i].name)) continue;
       matched = true;
       settings[i].optimizer = rule.optimizer.value_or(settings[i].optimizer);
       settings[i].lr_scale = rule.lr_scale.value_or(settings[i].lr_scale);
