@@ -2,10 +2,10 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "arguments.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -70,9 +70,9 @@ int evaluate(const std::vector<std::string>& arguments) {
   const fs::path weights = train::load_weights(*model->parameters, checkpoint.empty() ? output : fs::path(checkpoint));
   log::info("answering data.{} with {}", options.split, weights.string());
 
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = monotonic_seconds();
   const auto answers = train::answer_split(config, *model, tokenizer, options, show_progress);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds = monotonic_seconds() - begin;
   nlohmann::ordered_json result = train::score(answers, options);
   result["checkpoint"] = weights.string();
   result["seconds"] = seconds;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <set>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -116,9 +116,9 @@ void CheckpointStore::write(const Save& save) {
   };
   try {
     trace::Scope scope("write checkpoint", "checkpoint");
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = monotonic_seconds();
     write_and_commit(save);
-    last_save_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    last_save_seconds_ = monotonic_seconds() - begin;
   } catch (const file::FileError& error) {
     throw failed(error);
   } catch (const CheckpointError& error) {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/clock.h"
 #include "base/glob.h"
 
 namespace hyperparallel::engine {
@@ -11,15 +12,15 @@ SegmentClock::SegmentClock(const Program& program, const std::string& glob) {
 }
 
 void SegmentClock::on_action_begin(const Executor&, const Action& action) {
-  if (counts(action)) begin_ = std::chrono::steady_clock::now();
+  if (counts(action)) begin_ = monotonic_seconds();
 }
 
 void SegmentClock::on_action_end(const Executor&, const Action& action) {
-  if (counts(action)) sum_ += std::chrono::steady_clock::now() - begin_;
+  if (counts(action)) sum_ += monotonic_seconds() - begin_;
 }
 
 double SegmentClock::take() {
-  return std::exchange(sum_, std::chrono::duration<double>(0)).count();
+  return std::exchange(sum_, 0.0);
 }
 
 }  // namespace hyperparallel::engine

@@ -1,7 +1,6 @@
 // How long the forward passes of some segments take.
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <vector>
 
@@ -24,8 +23,7 @@ class SegmentClock : public ActionObserver {
   }
 
   std::vector<bool> counted_;  // by segment
-  std::chrono::steady_clock::time_point begin_;
-  std::chrono::duration<double> sum_{0};
+  double begin_ = 0, sum_ = 0;
 };
 
 }  // namespace hyperparallel::engine

@@ -3,9 +3,9 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "base/random.h"
 #include "engine/memory.h"
 #include "models/deepseek_v41/engram_hash.h"
@@ -17,10 +17,6 @@ namespace {
 
 using models::deepseek_v41::ModelBatch;
 using models::deepseek_v41::ModelConfig;
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // One document of random tokens, every position but the last scored.
 data::MicroBatch random_batch(const ModelConfig& config, int64_t tokens) {
@@ -64,9 +60,9 @@ double median_seconds(int repetitions, const Run& run) {
   run();
   std::vector<double> seconds;
   for (int i = 0; i < repetitions; ++i) {
-    const double begin = now();
+    const double begin = monotonic_seconds();
     run();
-    seconds.push_back(now() - begin);
+    seconds.push_back(monotonic_seconds() - begin);
   }
   std::sort(seconds.begin(), seconds.end());
   return seconds[seconds.size() / 2];

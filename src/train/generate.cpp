@@ -14,6 +14,7 @@ using models::deepseek_v41::ModelBatch;
 using models::deepseek_v41::ModelConfig;
 using models::deepseek_v41::ModelProgram;
 using models::deepseek_v41::ProgramOptions;
+using models::deepseek_v41::tensor_of;
 
 namespace {
 
@@ -33,10 +34,6 @@ std::vector<engine::Action> forward_schedule(const engine::Program& program) {
   engine::ScheduleOptions options;
   options.backward = false;
   return build_schedule(program, options);
-}
-
-at::Tensor tensor_of(const std::vector<int64_t>& values) {
-  return at::tensor(values, at::kLong);
 }
 
 }  // namespace

@@ -3,11 +3,11 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "base/file.h"
 
 namespace hyperparallel::train {
@@ -113,9 +113,9 @@ double measure_peak_gflops() {
   at::Tensor c = at::mm(a, b);
   double best_seconds = std::numeric_limits<double>::infinity();
   for (int repeat = 0; repeat < 3; ++repeat) {
-    const auto start = std::chrono::steady_clock::now();
+    const double begin = monotonic_seconds();
     at::mm_out(c, a, b);
-    best_seconds = std::min(best_seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    best_seconds = std::min(best_seconds, monotonic_seconds() - begin);
   }
   return 2.0 * kSize * kSize * kSize / best_seconds * 1e-9;
 }

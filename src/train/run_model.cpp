@@ -14,6 +14,7 @@ namespace hyperparallel::train {
 
 using models::deepseek_v41::ModelBatch;
 using models::deepseek_v41::ModelConfig;
+using models::deepseek_v41::tensor_of;
 
 void set_up_libtorch(const TrainSection& train) {
   engine::count_allocations();
@@ -75,10 +76,6 @@ data::LoaderOptions loader_options(const Config& config, const std::vector<DataS
 }
 
 namespace {
-
-at::Tensor tensor_of(const std::vector<int64_t>& values) {
-  return at::tensor(values, at::kLong);
-}
 
 void add_images(const data::MicroBatch& batch, int64_t pixels, ModelBatch& out) {
   int64_t patches = 0;

@@ -1,10 +1,10 @@
 // The `train` command: callbacks around the loop, resuming, signals.
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -21,10 +21,6 @@
 
 namespace hyperparallel::train {
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 volatile std::sig_atomic_t received_signal = 0;
 
@@ -50,11 +46,11 @@ class SignalScope {
 
 class StopCallback : public TrainerCallback {
  public:
-  void on_train_begin(Trainer&) override { begin_ = now(); }
+  void on_train_begin(Trainer&) override { begin_ = monotonic_seconds(); }
   void on_step_end(Trainer& trainer, StepMetrics&) override {
     const double limit = trainer.config().train.max_seconds;
     if (received_signal != 0) trainer.request_stop(fmt::format("signal {}", static_cast<int>(received_signal)));
-    if (limit > 0 && now() - begin_ >= limit) trainer.request_stop(fmt::format("train.max_seconds = {}", limit));
+    if (limit > 0 && monotonic_seconds() - begin_ >= limit) trainer.request_stop(fmt::format("train.max_seconds = {}", limit));
   }
 
  private:
@@ -95,7 +91,7 @@ class CheckpointCallback : public TrainerCallback {
 
  private:
   void save(Trainer& trainer, StepMetrics& metrics) {
-    const double begin = now();
+    const double begin = monotonic_seconds();
     trace::Scope scope("checkpoint", "checkpoint");
     if (trainer.config().checkpoint.async_mode) {
       store_.save_async(save_of(trainer));
@@ -103,7 +99,7 @@ class CheckpointCallback : public TrainerCallback {
       store_.save(save_of(trainer));
     }
     saved_ = metrics.step;
-    metrics.extra["checkpoint/stall(s)"] = now() - begin;
+    metrics.extra["checkpoint/stall(s)"] = monotonic_seconds() - begin;
   }
 
   checkpoint::CheckpointStore& store_;

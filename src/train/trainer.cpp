@@ -1,9 +1,9 @@
 #include "train/trainer.h"
 
-#include <chrono>
 #include <cmath>
 #include <limits>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/trace.h"
@@ -16,10 +16,6 @@
 
 namespace hyperparallel::train {
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::vector<engine::Action> make_schedule(const RunModel& model, const Config& config, int64_t micro_batches, bool backward) {
   engine::ScheduleOptions options;
@@ -86,14 +82,14 @@ void Trainer::run() {
 Trainer::StepBatches Trainer::fetch() {
   trace::Scope scope("wait for data", "data");
   StepBatches result;
-  const double begin = now();
+  const double begin = monotonic_seconds();
   for (int64_t i = 0; i < config_.train.global_batch_size / config_.train.local_batch_size; ++i) {
     result.batches.push_back(loader_->next().value());
     const data::MicroBatch& batch = result.batches.back();
     result.supervised += batch.supervised_tokens;
     for (uint8_t padding : batch.padding) result.tokens += padding == 0 ? 1 : 0;
   }
-  result.seconds = now() - begin;
+  result.seconds = monotonic_seconds() - begin;
   return result;
 }
 
@@ -152,7 +148,7 @@ bool Trainer::update(StepMetrics& metrics, const StepBatches& batches) {
 }
 
 void Trainer::step() {
-  const double begin = now();
+  const double begin = monotonic_seconds();
   const int64_t number = progress_.step + 1;
   for (auto& callback : callbacks_) callback->on_step_begin(*this, number);
   StepMetrics metrics;
@@ -177,7 +173,7 @@ void Trainer::step() {
   progress_.step = number;
   progress_.tokens += metrics.tokens;
   progress_.is_lowest = false;
-  metrics.seconds = now() - begin;
+  metrics.seconds = monotonic_seconds() - begin;
   metrics.set_rates(flops, peak_gflops_);
   add_totals(metrics);
   for (auto& callback : callbacks_) callback->on_step_end(*this, metrics);

@@ -136,10 +136,6 @@ void add_rope_tables(ModelBuilder& builder) {
 
 namespace {
 
-at::Tensor tensor_of(const std::vector<int64_t>& values) {
-  return at::tensor(values, at::kLong);
-}
-
 // Documents of a batch and what each continues.
 struct Documents {
   int64_t count, tokens;
