@@ -8,14 +8,13 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "engine/memory.h"
-#include "models/deepseek_v41/engram_hash.h"
 #include "train/flops.h"
 #include "train/metrics.h"
+#include "train/run_model.h"
 
 namespace hyperparallel::train {
 namespace {
 
-using models::deepseek_v41::ModelBatch;
 using models::deepseek_v41::ModelConfig;
 
 // One document of random tokens, every position but the last scored.
@@ -38,21 +37,12 @@ data::MicroBatch random_batch(const ModelConfig& config, int64_t tokens) {
   return batch;
 }
 
-engine::ValueMap inputs_of(const models::deepseek_v41::ModelProgram& model, const data::MicroBatch& batch,
-                           at::ScalarType compute) {
-  ModelBatch out;
-  out.ids = at::tensor(batch.input_ids, at::kLong);
-  out.targets = at::tensor(batch.labels, at::kLong);
-  out.cu_seqlens = at::tensor(batch.cu_seqlens, at::kLong);
-  out.image_mask = out.padding = at::zeros({out.ids.size(0)}, at::kBool);
-  if (!model.config.text.engram_layer_ids.empty()) {
-    std::vector<int32_t> map(model.config.text.vocab_size);
-    for (size_t id = 0; id < map.size(); ++id)
-      map[id] = static_cast<int32_t>(id % model.config.text.engram_compressed_vocab_size);
-    out.engram_rows =
-        hash_tokens(models::deepseek_v41::EngramHasher(model.config.text, map), out.ids, out.image_mask, out.cu_seqlens).rows;
-  }
-  return prepare_inputs(model, out, compute);
+// Any token classes do: rows of the Engram tables are looked up all over.
+std::vector<int32_t> token_classes(const models::deepseek_v41::TextConfig& text) {
+  if (text.engram_layer_ids.empty()) return {};
+  std::vector<int32_t> classes(text.vocab_size);
+  for (size_t id = 0; id < classes.size(); ++id) classes[id] = static_cast<int32_t>(id % text.engram_compressed_vocab_size);
+  return classes;
 }
 
 template <class Run>
@@ -73,24 +63,23 @@ double median_seconds(int repetitions, const Run& run) {
 BenchStepResult bench_step(const ModelConfig& given, const BenchStepOptions& options) {
   ModelConfig config = given;
   config.vision.reset();
-  const models::deepseek_v41::ModelProgram model = build_program(config, options.program);
-  engine::ParameterStore parameters(model.program.parameters, at::kFloat, options.compute);
+  const auto run = build_run_model(config, options.program, options.compute, token_classes(config.text));
+  engine::ParameterStore& parameters = *run->parameters;
+  engine::Executor& executor = *run->executor;
   parameters.initialise(1);
-  engine::Executor executor(model.program, parameters);
   BenchStepResult result;
   result.threads = at::get_num_threads();
   result.peak_gflops = measure_peak_gflops();
-  for (const engine::ParameterSpec& spec : parameters.specs())
-    result.parameters += parameters.master(parameters.find(spec.name)).numel();
+  result.parameters = run->parameter_count();
 
   engine::ScheduleOptions schedule_options;
   schedule_options.recompute = options.recompute;
-  const auto step = engine::build_schedule(model.program, schedule_options);
+  const auto step = engine::build_schedule(run->model.program, schedule_options);
   schedule_options.backward = false;
-  const auto forward = engine::build_schedule(model.program, schedule_options);
+  const auto forward = engine::build_schedule(run->model.program, schedule_options);
   for (const int64_t tokens : options.lengths) {
     const data::MicroBatch batch = random_batch(config, tokens);
-    const engine::ValueMap inputs = inputs_of(model, batch, options.compute);
+    const engine::ValueMap inputs = run->inputs(batch);
     BenchStepRow row;
     row.tokens = tokens;
     row.forward_seconds = median_seconds(options.repetitions, [&] { executor.run(forward, {inputs}, {}); });

@@ -132,20 +132,25 @@ int64_t RunModel::parameter_count() const {
   return count;
 }
 
-std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Tokenizer& tokenizer) {
-  check_tokenizer(config, tokenizer);
-  auto run = std::make_unique<RunModel>(
-      RunModel{build_program(config.model.architecture, program_options(config.kernels)), nullptr, nullptr, {}});
-  const auto compute = config.train.dtype == Dtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
+std::unique_ptr<RunModel> build_run_model(const ModelConfig& config, const models::deepseek_v41::ProgramOptions& options,
+                                          at::ScalarType compute, std::vector<int32_t> engram_token_map) {
+  auto run = std::make_unique<RunModel>(RunModel{build_program(config, options), nullptr, nullptr, {}});
   run->parameters = std::make_unique<engine::ParameterStore>(run->model.program.parameters, at::kFloat, compute);
   run->executor = std::make_unique<engine::Executor>(run->model.program, *run->parameters);
-  if (!config.model.architecture.text.engram_layer_ids.empty()) {
-    const data::EngramTokenMap map = data::build_engram_token_map(tokenizer);
-    std::vector<int32_t> padded = map.map;  // rows of the vocabulary that no token uses never occur
-    padded.resize(config.model.architecture.text.vocab_size, 0);
-    run->hasher.emplace(config.model.architecture.text, std::move(padded));
-  }
+  if (!config.text.engram_layer_ids.empty()) run->hasher.emplace(config.text, std::move(engram_token_map));
   return run;
+}
+
+std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Tokenizer& tokenizer) {
+  check_tokenizer(config, tokenizer);
+  const ModelConfig& model = config.model.architecture;
+  std::vector<int32_t> map;
+  if (!model.text.engram_layer_ids.empty()) {
+    map = data::build_engram_token_map(tokenizer).map;
+    map.resize(model.text.vocab_size, 0);  // rows of the vocabulary that no token uses never occur
+  }
+  const auto compute = config.train.dtype == Dtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
+  return build_run_model(model, program_options(config.kernels), compute, std::move(map));
 }
 
 namespace {

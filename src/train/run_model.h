@@ -30,9 +30,13 @@ struct RunModel {
   int64_t parameter_count() const;
 };
 
-// Builds the program and allocates the parameters (zeros). Throws ConfigError, naming both numbers, where tokenizer and model
-// disagree.
+// Builds the program and allocates the parameters (zeros, masters in FP32). Throws ConfigError, naming both numbers, where
+// tokenizer and model disagree.
 std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Tokenizer& tokenizer);
+// The same without a tokenizer. `engram_token_map`: the class of each id of the vocabulary; unused without Engram layers.
+std::unique_ptr<RunModel> build_run_model(const models::deepseek_v41::ModelConfig& config,
+                                          const models::deepseek_v41::ProgramOptions& options, at::ScalarType compute,
+                                          std::vector<int32_t> engram_token_map);
 
 // Sets libtorch's threads, determinism and allocator for this process, from `train.threads` and `train.deterministic`. Call
 // first.
