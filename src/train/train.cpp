@@ -231,6 +231,7 @@ int train(const Config& config) {
   }
   refuse_existing_export(config);
   add_callbacks(trainer, store);
+  trainer.set_peak_gflops(measure_peak_gflops());
   trainer.run();
   if (trainer.finished()) export_last(config, store, trainer.progress().step);
   const std::filesystem::path page = write_report(output);

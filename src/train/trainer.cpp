@@ -57,7 +57,6 @@ Trainer::Trainer(const Config& config) : config_(config), tokenizer_(data::Token
   const auto settings = optim::resolve_groups(parameters, {"adamw", config.optimizer.weight_decay}, rules);
   optimizer_ = optim::make_optimizer(parameters, settings,
                                      {config.optimizer.betas.at(0), config.optimizer.betas.at(1), config.optimizer.eps});
-  peak_gflops_ = measure_peak_gflops();
   engram_clock_ = std::make_unique<engine::SegmentClock>(model_->model.program, "*.engram.lookup");
   model_->executor->add_observer(*engram_clock_);
   if (config.debug.check_ledger) model_->executor->add_observer(ledger_check_);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -53,6 +54,9 @@ class Trainer {
 
   void add(std::unique_ptr<TrainerCallback> callback) { callbacks_.push_back(std::move(callback)); }
 
+  // What `mfu` of the metrics is a share of (measure_peak_gflops()); until it is set, `mfu` is NaN.
+  void set_peak_gflops(double peak_gflops) { peak_gflops_ = peak_gflops; }
+
   // Runs to `train.steps`, or until a stop is asked for. Throws NonFiniteError after too many refused steps.
   void run();
   // Asks for the end after the present step; `reason` is logged. Safe from callbacks.
@@ -91,7 +95,7 @@ class Trainer {
   Progress progress_;
   std::string stop_reason_;
   int64_t consecutive_skips_ = 0;
-  double peak_gflops_ = 0;
+  double peak_gflops_ = std::numeric_limits<double>::quiet_NaN();
   engine::LedgerCheck ledger_check_;
   std::unique_ptr<engine::SegmentClock> engram_clock_;  // of the Engram look-ups
 };
