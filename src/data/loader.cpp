@@ -261,8 +261,15 @@ std::vector<JsonlFile> open_files(const LoaderOptions& options) {
 struct Loader::Impl {
   Impl(const Tokenizer& tokenizer, LoaderOptions options)
       : context{options, open_files(options), SampleEncoder(tokenizer, sample_options(options))} {
-    position.taken.assign(context.files.size(), 0);
+    rewind();
   }
+
+  void move_to(Position to) {
+    batches.reset();
+    assembler.reset();
+    position = std::move(to);
+  }
+  void rewind() { move_to({std::vector<int64_t>(context.files.size(), 0), {}, {}, {}}); }
 
   // What else decides the order. Restoring under other settings would silently give other batches.
   nlohmann::json settings() const {
@@ -368,12 +375,14 @@ void Loader::restore(const nlohmann::json& state) {
     impl_->check(state);
     Position position = state.at("position").get<Position>();
     impl_->check(position);
-    impl_->batches.reset();
-    impl_->assembler.reset();
-    impl_->position = std::move(position);
+    impl_->move_to(std::move(position));
   } catch (const nlohmann::json::exception& error) {
     throw DataError("the loader state is damaged: {}", error.what());
   }
+}
+
+void Loader::rewind() {
+  impl_->rewind();
 }
 
 const LoaderCounters& Loader::counters() const {

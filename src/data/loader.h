@@ -73,6 +73,9 @@ class Loader {
   // hash), or where seed, seq_len, packing, open_rows, shuffle, repeat or weights differ, which would change the order.
   void restore(const nlohmann::json& state);
 
+  // Back to the first sample, counters at zero, without indexing the files again. Nothing is read ahead until the next next().
+  void rewind();
+
   const LoaderCounters& counters() const;
   double epoch() const;     // samples taken / samples of all files
   int64_t samples() const;  // of all files

@@ -1,7 +1,6 @@
 #include "train/trainer.h"
 
 #include <cmath>
-#include <limits>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -42,6 +41,10 @@ Trainer::Trainer(const Config& config) : config_(config), tokenizer_(data::Token
   model_ = build_run_model(config, tokenizer_);
   model_->parameters->initialise(static_cast<uint64_t>(config.train.seed));
   loader_ = std::make_unique<data::Loader>(tokenizer_, loader_options(config, config.data.train, /*repeat=*/true));
+  if (!config.data.validation.empty()) {
+    validation_loader_ =
+        std::make_unique<data::Loader>(tokenizer_, loader_options(config, config.data.validation, /*repeat=*/false));
+  }
   const int64_t accumulation = config.train.global_batch_size / config.train.local_batch_size;
   schedule_ = make_schedule(*model_, config, accumulation, /*backward=*/true);
   validation_schedule_ = make_schedule(*model_, config, 1, /*backward=*/false);
@@ -192,19 +195,19 @@ void Trainer::add_totals(StepMetrics& metrics) const {
 }
 
 double Trainer::validate() {
-  if (config_.data.validation.empty()) return std::numeric_limits<double>::quiet_NaN();
+  if (!validation_loader_) return std::numeric_limits<double>::quiet_NaN();
   trace::Scope scope("validation", "validation");
-  data::Loader loader(tokenizer_, loader_options(config_, config_.data.validation, /*repeat=*/false));
   double sum = 0;
   int64_t supervised = 0;
   const int64_t micro_batches = config_.validation.steps * (config_.train.global_batch_size / config_.train.local_batch_size);
   for (int64_t done = 0; micro_batches == 0 || done < micro_batches; ++done) {
-    const auto batch = loader.next();
+    const auto batch = validation_loader_->next();
     if (!batch) break;
     model_->executor->run(validation_schedule_, {model_->inputs(*batch)}, {});
     sum += model_->executor->losses()[0][0];
     supervised += batch->supervised_tokens;
   }
+  validation_loader_->rewind();  // the same samples next time
   return sum / static_cast<double>(std::max<int64_t>(1, supervised));
 }
 

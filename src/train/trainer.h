@@ -64,7 +64,8 @@ class Trainer {
   bool finished() const { return progress_.step >= config_.train.steps; }
   const std::string& stop_reason() const { return stop_reason_; }
 
-  // Mean loss over the validation files (at most validation.steps global batches); NaN where there are none.
+  // Mean loss over the validation files (at most validation.steps global batches, from the first sample on); NaN where there are
+  // none.
   double validate();
 
   const Config& config() const { return config_; }
@@ -88,8 +89,8 @@ class Trainer {
   data::Tokenizer tokenizer_;
   std::unique_ptr<RunModel> model_;
   std::unique_ptr<optim::Optimizer> optimizer_;
-  std::vector<engine::ParameterId> trained_;  // the optimizer's parameters, in its order
-  std::unique_ptr<data::Loader> loader_;
+  std::vector<engine::ParameterId> trained_;                  // the optimizer's parameters, in its order
+  std::unique_ptr<data::Loader> loader_, validation_loader_;  // the latter only where there are validation files
   std::vector<engine::Action> schedule_, validation_schedule_;
   std::vector<std::unique_ptr<TrainerCallback>> callbacks_;
   Progress progress_;

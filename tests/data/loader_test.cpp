@@ -129,6 +129,26 @@ TEST_F(LoaderTest, ResumingAtEveryPositionContinuesTheSameStream) {
   }
 }
 
+TEST_F(LoaderTest, RewindingGivesTheSameBatchesAgainFromAnywhereAndAfterTheEnd) {
+  for (const int64_t workers : {0, 2}) {
+    LoaderOptions with = options();
+    with.workers = workers;
+    with.repeat = with.shuffle = false;
+    Loader loader(tiny_tokenizer(), with);
+    const json start = loader.state();
+    const std::string first = text_of(*loader.next());
+    std::vector<std::string> rest;
+    while (const auto batch = loader.next()) rest.push_back(text_of(*batch));
+    ASSERT_GT(rest.size(), 1u);
+    loader.rewind();
+    EXPECT_EQ(loader.state(), start);
+    EXPECT_EQ(text_of(*loader.next()), first);
+    loader.rewind();
+    EXPECT_EQ(text_of(*loader.next()), first);
+    for (const std::string& batch : rest) ASSERT_EQ(text_of(*loader.next()), batch);
+  }
+}
+
 TEST_F(LoaderTest, SecondAndThirdResumeGoOnFromTheirOwnPosition) {
   const auto expected = batches(options(), 15);
   json state;

@@ -221,6 +221,17 @@ TEST(BatchDump, WritesTheFirstBatchesAsTheyAreTrainedOn) {
   EXPECT_THAT(file.metadata().at("samples"), testing::HasSubstr(data::to_string(first.samples[0])));
 }
 
+TEST(Trainer, EveryValidationUsesTheSameSamples) {
+  for (const char* steps : {"--validation.steps=1", "--validation.steps=0"}) {
+    Trainer trainer(tiny({steps}));
+    const double before = trainer.validate();
+    EXPECT_GT(before, 0);
+    EXPECT_EQ(trainer.validate(), before);
+    run_to(trainer, 10);
+    EXPECT_LT(trainer.validate(), before);
+  }
+}
+
 TEST(Trainer, KeepGlobThatMatchesNothingIsRefused) {
   EXPECT_THROW(Trainer(tiny({"--recompute.mode=selective", "--recompute.keep=[layers.*.nothing]"})), ConfigError);
 }
