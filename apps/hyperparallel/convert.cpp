@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "checkpoint/convert.h"
 #include "subcommand.h"
+#include "train/import_check.h"
 
 namespace hyperparallel {
 namespace {
@@ -24,6 +25,7 @@ int convert_import(const std::vector<std::string>& arguments) {
   CheckpointStore store(out);
   if (auto step = store.latest()) throw CheckpointError("{}: holds a checkpoint of step {} already", out.string(), *step);
   HfFolder folder(source);
+  train::check_weights(folder, models::deepseek_v41::parse_model_config((source / "config.json").string()));
   import_hf(folder, store);
   fmt::print("imported {} tensors into {}\n", store.open(0).tensors().size(), store.open(0).folder().string());
   return static_cast<int>(ExitCode::kFinished);

@@ -12,11 +12,19 @@ bool is_parameter(const std::string& name) {
   return name.find('/') == std::string::npos;
 }
 
-// The configuration with the dtype that the exported weights have.
-std::string config_with_dtype(const std::string& text, at::ScalarType type, const std::filesystem::path& path) {
+// The configuration of what is exported: its dtype, and no draft layers, whose weights no checkpoint holds.
+std::string exported_config(const std::string& text, at::ScalarType type, const std::filesystem::path& path) {
   auto config = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) throw CheckpointError("{}: is no JSON object", path.string());
   config["dtype"] = type == at::kBFloat16 ? "bfloat16" : "float32";
+  auto& model = config.contains("text_config") ? config["text_config"] : config;
+  if (!model.is_object()) throw CheckpointError("{}: text_config is no JSON object", path.string());
+  model["num_nextn_predict_layers"] = 0;
+  const auto layers = model.find("num_hidden_layers"), ratios = model.find("compress_ratios");
+  if (layers != model.end() && layers->is_number_unsigned() && ratios != model.end() && ratios->is_array()) {
+    const auto count = layers->get<size_t>();
+    if (ratios->size() > count) ratios->erase(ratios->begin() + static_cast<std::ptrdiff_t>(count), ratios->end());
+  }
   return config.dump(2) + "\n";
 }
 
@@ -58,7 +66,7 @@ void export_checkpoint(const Checkpoint& source, const std::filesystem::path& fo
   request.load = [&](const std::string& name, const auto& offset, const auto& size) {
     return source.load_box(name, offset, size);
   };
-  request.config = config_with_dtype(source.document(kModelConfigDocument), options.type, source.folder() / kModelConfigDocument);
+  request.config = exported_config(source.document(kModelConfigDocument), options.type, source.folder() / kModelConfigDocument);
   request.companions = options.companions;
   for (const char* name : kHfCompanions) {
     if (source.has_document(name)) request.companions.emplace(name, source.document(name));

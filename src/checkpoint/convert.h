@@ -30,7 +30,8 @@ struct ExportOptions {
   std::map<std::string, std::string> companions;  // besides those in the checkpoint, and before them
 };
 
-// Writes the model of a checkpoint as a new Hugging Face folder. Throws CheckpointError.
+// Writes the model of a checkpoint as a new Hugging Face folder. Its config.json says the dtype of the weights, and that there
+// are no draft layers: checkpoints hold none. Throws CheckpointError.
 void export_checkpoint(const Checkpoint& source, const std::filesystem::path& folder, const ExportOptions& options);
 
 }  // namespace hyperparallel::checkpoint

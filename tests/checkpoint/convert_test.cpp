@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "support/scratch.h"
@@ -50,6 +52,22 @@ TEST_F(Convert, OnlyTheModelOfATrainingCheckpointIsExported) {
   EXPECT_EQ(file::read(scratch_ / "out/tokenizer.json"), "ours");
   EXPECT_EQ(file::read(scratch_ / "out/tokenizer_config.json"), "given");
   EXPECT_FALSE(std::filesystem::exists(scratch_ / "out/loader.json"));
+}
+
+TEST_F(Convert, TheExportedConfigurationHasNoDraftLayers) {
+  const nlohmann::json text = {{"num_hidden_layers", 3}, {"num_nextn_predict_layers", 2}, {"compress_ratios", {0, 2, 1, 0, 0}}};
+  for (const bool composite : {true, false}) {
+    nlohmann::json config = composite ? nlohmann::json{{"text_config", text}} : text;
+    config["tie_word_embeddings"] = true;
+    const std::string out = scratch_ / (composite ? "composite" : "flat");
+    export_checkpoint(training_checkpoint({{"config.json", config.dump()}}), out, {});
+    const auto written = nlohmann::json::parse(file::read(out + "/config.json"));
+    const auto& written_text = composite ? written.at("text_config") : written;
+    EXPECT_EQ(written_text.at("num_nextn_predict_layers"), 0);
+    EXPECT_EQ(written_text.at("compress_ratios"), nlohmann::json({0, 2, 1}));
+    EXPECT_EQ(written.contains("num_nextn_predict_layers"), !composite);
+    EXPECT_EQ(written.at("dtype"), "bfloat16");
+  }
 }
 
 TEST_F(Convert, ACheckpointWithoutModelConfigurationIsRefused) {

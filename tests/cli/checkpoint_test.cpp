@@ -82,6 +82,23 @@ TEST_F(CheckpointCommands, DamageIsFoundWithCode4AndNamed) {
   EXPECT_EQ(run_program("inspect checkpoint " + folder_.path().string()).code, 4);
 }
 
+TEST_F(CheckpointCommands, AFolderWhoseTensorsAreNotTheModelsIsRefusedWithAllFaultsAtOnce) {
+  auto config = nlohmann::json::parse(read_text(at("hf") + "/config.json"));
+  auto& text = config.at("text_config");
+  text["n_routed_experts"] = 16;
+  text["num_hidden_layers"] = 7;
+  text["compress_ratios"].push_back(1);
+  config.at("vision_config")["num_hidden_layers"] = 1;
+  std::ofstream(at("hf") + "/config.json") << config;
+  const ProgramResult result = run_program("convert import " + at("hf") + " --out " + at("run"));
+  EXPECT_EQ(result.code, 4);
+  EXPECT_THAT(result.error, AllOf(HasSubstr(at("hf")), HasSubstr("missing:\n    model.layers.6."),
+                                  HasSubstr("unexpected:\n    vision.blocks.1."),
+                                  HasSubstr("model.layers.0.ffn.experts.w1.weight [8, 16, 40], the model needs [16, 16, 40]"),
+                                  HasSubstr("and "), HasSubstr(" more")));
+  EXPECT_FALSE(fs::exists(at("run"))) << "nothing is written";
+}
+
 TEST_F(CheckpointCommands, NothingThatExistsIsReplaced) {
   run("convert import " + at("hf") + " --out " + at("run"));
   EXPECT_EQ(run_program("convert import " + at("hf") + " --out " + at("run")).code, 4);
