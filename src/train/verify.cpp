@@ -21,15 +21,51 @@ const std::set<std::string> kInputs = {"input_ids",    "labels",      "shift_lab
                                        "cu_seqlens",   "segment_ids", "position_ids", "patches",    "grids",
                                        "image_starts", "cotangent",   "token_types"};
 
-nlohmann::json read_json(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  if (!file) return nlohmann::json::object();
-  try {
-    return nlohmann::json::parse(file);
-  } catch (const nlohmann::json::exception& error) {
-    throw CheckpointError("{}: {}", path.string(), error.what());
+// Numbers of a case's JSON file by key; a missing file is an empty object. What has another form is a DataError that names file
+// and key.
+class NumberFile {
+ public:
+  explicit NumberFile(const std::filesystem::path& path) : path_(path.string()), values_(nlohmann::json::object()) {
+    std::ifstream file(path);
+    if (!file) return;
+    values_ = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+    if (!values_.is_object()) throw DataError("{}: is no JSON object", path_);
   }
-}
+
+  // The object under `key`, whose keys are named `key.name` in messages.
+  NumberFile part(const std::string& key) const {
+    const nlohmann::json& value = at(key);
+    if (!value.is_object()) refuse(key, "an object");
+    return {path_, key + ".", value};
+  }
+  bool has(const std::string& key) const { return values_.contains(key); }
+  double number(const std::string& key) const {
+    const nlohmann::json& value = at(key);
+    if (!value.is_number()) refuse(key, "a number");
+    return value;
+  }
+  std::pair<double, double> pair(const std::string& key) const {
+    const nlohmann::json& value = at(key);
+    if (!value.is_array() || value.size() != 2 || !value[0].is_number() || !value[1].is_number())
+      refuse(key, "a list of two numbers");
+    return {value[0], value[1]};
+  }
+  [[noreturn]] void refuse(const std::string& key, const char* accepted) const {
+    throw DataError("{}: {}{} is {}; accepted: {}", path_, prefix_, key, at(key).dump(), accepted);
+  }
+
+ private:
+  NumberFile(std::string path, std::string prefix, nlohmann::json values)
+      : path_(std::move(path)), prefix_(std::move(prefix)), values_(std::move(values)) {}
+  const nlohmann::json& at(const std::string& key) const {
+    const auto found = values_.find(key);
+    if (found == values_.end()) throw DataError("{}: {}{} is missing", path_, prefix_, key);
+    return *found;
+  }
+
+  std::string path_, prefix_;
+  nlohmann::json values_;
+};
 
 struct NumberedName {
   int64_t number = 0;
@@ -52,7 +88,7 @@ std::optional<NumberedName> numbered_name(std::string_view name, std::string_vie
 class CaseRun {
  public:
   CaseRun(const std::filesystem::path& folder, const TensorMap& tensors, at::ScalarType compute, const VerifyOptions& options)
-      : tensors_(tensors) {
+      : file_((folder / "case.safetensors").string()), tensors_(tensors) {
     models::deepseek_v41::ProgramOptions program;
     program.attention_chunk = options.attention_chunk;
     program.index_chunk_elements = options.index_chunk_elements;
@@ -72,34 +108,36 @@ class CaseRun {
     collect_gradients();
   }
 
-  // Our counterpart of a tensor of the case, in its shape; nothing when the name is unknown.
+  // Our counterpart of a tensor of the case, in its shape; nothing when the name is unknown. Throws DataError for a document or
+  // an image that the case does not have.
   std::optional<at::Tensor> find(const std::string& name, at::IntArrayRef shape) const {
     if (name == "loss" || name == "objective")
       return at::scalar_tensor(run_.executor->losses()[0][0] / static_cast<double>(scored_), at::kDouble);
     if (name.starts_with("grad.")) return find_gradient(name.substr(5), shape);
-    if (name == "span_embeddings") return made_.at(name);
     if (name.starts_with("image.")) return find_image(name);
     if (const auto in_document = numbered_name(name, "doc")) {
       auto tensor = of_document(in_document->number, in_document->rest);
       return tensor ? std::optional(fit(tensor->unsqueeze(0), shape)) : std::nullopt;
     }
-    std::vector<at::Tensor> documents;
+    if (name == "span_embeddings") return of_tokens(name);
+    std::vector<at::Tensor> parts;
     const int64_t rows = shape.empty() ? 0 : shape[0];
     // A packed row is compared whole, rows of a batch one by one.
-    if (rows != batch_.cu_seqlens.size(0) - 1) {
+    if (rows == 0 || rows != documents()) {
       auto whole = of_tokens(name);
       return whole ? std::optional(whole->unsqueeze(0)) : std::nullopt;
     }
     for (int64_t d = 0; d < rows; ++d) {
       auto tensor = of_document(d, name);
       if (!tensor) return std::nullopt;
-      documents.push_back(*tensor);
+      parts.push_back(*tensor);
     }
-    return fit(at::stack(documents), shape);
+    return fit(at::stack(parts), shape);
   }
 
  private:
   const ModelConfig& config() const { return run_.model->config; }
+  int64_t documents() const { return batch_.cu_seqlens.defined() ? batch_.cu_seqlens.size(0) - 1 : 0; }
 
   void collect_gradients() {
     for (const engine::ParameterSpec& spec : run_.parameters->specs()) {
@@ -114,13 +152,16 @@ class CaseRun {
   std::optional<at::Tensor> find_gradient(const std::string& name, at::IntArrayRef shape) const {
     auto it = gradients_.find(name);
     if (it == gradients_.end()) return std::nullopt;
-    return it->second.reshape(shape);
+    return it->second.numel() == c10::multiply_integers(shape) ? it->second.reshape(shape) : it->second;
   }
 
   // image.{j}.{patch_embed | block.b | features | unshuffled | aligned | span}
   std::optional<at::Tensor> find_image(const std::string& name) const {
     const auto of_image = numbered_name(name, "image.");
-    if (!of_image) return std::nullopt;
+    if (!of_image || !batch_.grids.defined()) return std::nullopt;
+    if (of_image->number >= batch_.grids.size(0))
+      throw DataError("{}: the tensor {} is of an image that `grids` does not have; it has {}", file_, name,
+                      batch_.grids.size(0));
     const int64_t image = of_image->number, down = config().vision->downsample_ratio;
     std::string what = of_image->rest;
     int64_t patches = 0, aligned = 0, span = 0, rows = 0, columns = 0, out_rows = 0, out_columns = 0;
@@ -153,6 +194,9 @@ class CaseRun {
   std::optional<at::Tensor> of_document(int64_t document, const std::string& name) const {
     auto tensor = of_tokens(name);
     if (!tensor || !tensor->defined()) return std::nullopt;
+    if (document >= documents())
+      throw DataError("{}: the tensor doc{}.{} is of a document that the case does not have; it has {}", file_, document, name,
+                      documents());
     const int64_t begin = batch_.cu_seqlens[document].item<int64_t>(), end = batch_.cu_seqlens[document + 1].item<int64_t>();
     const std::string what = name.substr(name.rfind('.') + 1);
     const bool by_group = what == "latent" || what == "compressed_kv" || what == "index_k";
@@ -177,6 +221,7 @@ class CaseRun {
     return tensor;
   }
 
+  const std::string file_;
   const TensorMap& tensors_;
   CaseModel run_;
   ModelBatch batch_;
@@ -185,7 +230,7 @@ class CaseRun {
   int64_t scored_ = 1;
 };
 
-VerifyRow compare(const std::string& name, const at::Tensor& theirs, const at::Tensor& ours, const nlohmann::json& errors,
+VerifyRow compare(const std::string& name, const at::Tensor& theirs, const at::Tensor& ours, const NumberFile& errors,
                   bool float64) {
   VerifyRow row{name, fmt::format("[{}]", fmt::join(theirs.sizes().vec(), ", "))};
   if (ours.sizes() != theirs.sizes()) {
@@ -203,7 +248,7 @@ VerifyRow compare(const std::string& name, const at::Tensor& theirs, const at::T
   double scale = theirs.numel() > 0 ? expected.abs().max().item<double>() : 0.0, e = 0.0;
   row.absolute = theirs.numel() > 0 ? difference.max().item<double>() : 0.0;
   if (name.ends_with("_fp32_arith")) e = 1e-6 * scale;
-  if (auto it = errors.find(name); it != errors.end()) e = it->at(0).get<double>(), scale = it->at(1).get<double>();
+  if (errors.has(name)) std::tie(e, scale) = errors.pair(name);
   row.relative = row.absolute / std::max(scale, 1e-300);
   if (float64) {
     row.limit = 2 * e + 1.2e-7 * scale;  // the file's value is e away, plus its rounding
@@ -221,21 +266,22 @@ VerifyRow limit_row(const std::string& name, const at::Tensor& theirs, double va
 }
 
 // BF16 rounding flips choices, so a BF16 case is held in aggregate by the limits of its notes.
-std::vector<VerifyRow> compare_bf16(const TensorMap& tensors, const CaseRun& run, const nlohmann::json& limits) {
+std::vector<VerifyRow> compare_bf16(const TensorMap& tensors, const CaseRun& run, const NumberFile& limits) {
   const at::Tensor& logits = case_tensor(tensors, "logits");
   const double loss = case_tensor(tensors, "loss").item<double>(), scale = logits.abs().max().item<double>();
   const at::Tensor d = (run.find("logits", logits.sizes())->to(at::kDouble) - logits.to(at::kDouble)).abs().flatten();
   std::vector<VerifyRow> rows;
   rows.push_back(limit_row("loss", case_tensor(tensors, "loss"), std::abs(run.find("loss", {})->item<double>() - loss), loss,
-                           limits.at("loss_abs")));
-  rows.push_back(limit_row("logits (median)", logits, d.median().item<double>(), scale, limits.at("logit_median_abs")));
-  if (auto it = limits.find("logit_fraction_within"); it != limits.end()) {
-    const double fraction = it->at(0), within = it->at(1);
+                           limits.number("loss_abs")));
+  rows.push_back(limit_row("logits (median)", logits, d.median().item<double>(), scale, limits.number("logit_median_abs")));
+  if (limits.has("logit_fraction_within")) {
+    const auto [fraction, within] = limits.pair("logit_fraction_within");
+    if (fraction < 0 || fraction > 1) limits.refuse("logit_fraction_within", "a fraction from 0 to 1, and a number");
     rows.push_back(limit_row(fmt::format("logits ({:.0f} %)", 100 * fraction), logits, at::quantile(d, fraction).item<double>(),
                              scale, within));
   }
-  if (auto it = limits.find("logit_max_abs"); it != limits.end()) {
-    rows.push_back(limit_row("logits (largest)", logits, d.max().item<double>(), scale, it->get<double>()));
+  if (limits.has("logit_max_abs")) {
+    rows.push_back(limit_row("logits (largest)", logits, d.max().item<double>(), scale, limits.number("logit_max_abs")));
   }
   return rows;
 }
@@ -256,11 +302,11 @@ const VerifyRow& VerifyReport::worst() const {
 
 VerifyReport verify_case(const std::filesystem::path& folder, const VerifyOptions& options) {
   const TensorMap tensors = checkpoint::read_all(folder / "case.safetensors");
-  const nlohmann::json errors = read_json(folder / "errors.json"), notes = read_json(folder / "notes.json");
-  const bool is_bf16 = notes.contains("limits");
+  const NumberFile errors(folder / "errors.json"), notes(folder / "notes.json");
+  const bool is_bf16 = notes.has("limits");
   VerifyReport report;
   if (is_bf16 && !options.float64) {
-    report.rows = compare_bf16(tensors, CaseRun(folder, tensors, at::kBFloat16, options), notes.at("limits"));
+    report.rows = compare_bf16(tensors, CaseRun(folder, tensors, at::kBFloat16, options), notes.part("limits"));
   }
   const CaseRun run(folder, tensors, options.float64 ? at::kDouble : at::kFloat, options);
   static const std::string kArithmetic = "_fp32_arith";

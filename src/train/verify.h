@@ -33,7 +33,8 @@ struct VerifyReport {
 };
 
 // Runs forward and backward of the case and compares every tensor it holds. Throws CheckpointError or ConfigError for a folder
-// that is no case.
+// that is no case, and DataError, which names file and key, for numbers in errors.json or notes.json that cannot be used and
+// tensors of documents or images that the case does not have.
 VerifyReport verify_case(const std::filesystem::path& folder, const VerifyOptions& options);
 
 }  // namespace hyperparallel::train

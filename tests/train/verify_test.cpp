@@ -341,5 +341,58 @@ TEST(VerifyErrors, AMissingFileOrTensorIsNamed) {
   }
 }
 
+std::string data_error_of(const fs::path& folder) {
+  try {
+    verify_case(folder, {});
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "no DataError";
+}
+
+TEST(VerifyErrors, NumbersOfTheNotesThatLackOrHaveAnotherFormAreNamed) {
+  const std::vector<std::tuple<std::string, nlohmann::json, std::string>> wrong = {
+      {"notes.json", {{"limits", {{"loss_abs", 1}}}}, "limits.logit_median_abs is missing"},
+      {"notes.json", {{"limits", {{"loss_abs", "x"}}}}, "limits.loss_abs is \"x\"; accepted: a number"},
+      {"notes.json", {{"limits", 3}}, "limits is 3; accepted: an object"},
+      {"notes.json",
+       {{"limits", {{"loss_abs", 1}, {"logit_median_abs", 1}, {"logit_fraction_within", {0.9}}}}},
+       "limits.logit_fraction_within is [0.9]; accepted: a list of two numbers"},
+      {"notes.json",
+       {{"limits", {{"loss_abs", 1}, {"logit_median_abs", 1}, {"logit_fraction_within", {90, 1}}}}},
+       "limits.logit_fraction_within is [90,1]; accepted: a fraction"},
+      {"notes.json", {1}, "is no JSON object"},
+      {"errors.json", {{"loss_fp32_arith", 1e-6}}, "loss_fp32_arith is 1e-06; accepted: a list of two numbers"}};
+  for (const auto& [file, content, message] : wrong) {
+    const Scratch folder;
+    copy_case("bf16-swa", folder.path(), "case.safetensors", [](TensorMap&) {});
+    std::ofstream(folder / file) << content;
+    EXPECT_EQ(data_error_of(folder.path()).find((folder / file).string() + ": "), 0u) << data_error_of(folder.path());
+    EXPECT_NE(data_error_of(folder.path()).find(message), std::string::npos) << data_error_of(folder.path());
+  }
+}
+
+TEST(VerifyErrors, TensorsOfImagesAndDocumentsThatTheCaseLacksAreNamed) {
+  for (const auto& [name, tensor] : {std::pair("vision-tiny", "image.99.aligned"), std::pair("vlm-tiny", "image.99.span"),
+                                     std::pair("packed", "doc99.logits")}) {
+    const Scratch folder;
+    copy_case(name, folder.path(), "case.safetensors", [&, &tensor = tensor](TensorMap& t) { t[tensor] = at::zeros({1, 2}); });
+    EXPECT_NE(data_error_of(folder.path()).find("case.safetensors: the tensor " + std::string(tensor)), std::string::npos)
+        << data_error_of(folder.path());
+  }
+}
+
+TEST(VerifyErrors, ATensorOfAnotherNameOrShapeIsAFindingAndNoError) {
+  const Scratch folder;
+  copy_case("swa-only", folder.path(), "case.safetensors", [](TensorMap& t) {
+    t["image.0.span"] = at::zeros({1});
+    t["span_embeddings"] = at::zeros({1});
+    t.at("grad.lm_head.weight") = at::zeros({3});
+  });
+  const VerifyReport report = verify_case(folder.path(), {});
+  EXPECT_EQ(report.not_compared, (std::vector<std::string>{"image.0.span", "span_embeddings"}));
+  EXPECT_EQ(report.worst().name, "grad.lm_head.weight");
+}
+
 }  // namespace
 }  // namespace hyperparallel::train
