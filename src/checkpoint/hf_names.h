@@ -1,4 +1,4 @@
-// Names of model tensors: ours, and the two spellings of Hugging Face folders (spec/backbone.md 1). Pure functions.
+// Names of model tensors: ours, and the two spellings of Hugging Face folders (docs/model.md, Tensor names). Pure functions.
 //
 // Ours are the `transformers` names, with the experts of a layer stacked: `model.layers.3.ffn.experts.w1.weight` [experts, I, D]
 // is `model.layers.3.ffn.experts.{e}.w1.weight` [I, D] in a file. The released spelling has no `model.` and says `head.weight`.

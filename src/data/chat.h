@@ -1,4 +1,5 @@
-// Chat encoding: a conversation becomes the prompt text that DeepSeek-V4.1 is trained on (spec/facts.md 3), and its token ids.
+// Chat encoding: a conversation becomes the prompt text that DeepSeek-V4.1 is trained on (docs/data.md, The prompt), and its
+// token ids.
 #pragma once
 
 #include <cstdint>

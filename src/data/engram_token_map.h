@@ -15,8 +15,8 @@ struct EngramTokenMap {
   int64_t classes = 0;
 };
 
-// Classes are numbered in order of first appearance from id 0. Rules: spec/facts.md 7. Throws DataError when the tokenizer has
-// unused ids between its tokens.
+// Classes are numbered in order of first appearance from id 0. Rules: docs/model.md, Engram. Throws DataError when the tokenizer
+// has unused ids between its tokens.
 EngramTokenMap build_engram_token_map(const Tokenizer& tokenizer);
 
 // What decides the class of a token that decodes to `text` (valid UTF-8 without U+FFFD): NFKC, NFD, no marks, lower case, white

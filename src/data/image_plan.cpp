@@ -1,4 +1,4 @@
-// From a picture's size to its canvas, its place in it and its tokens (spec/facts.md 2.3 and 2.4). Python's rounding is kept.
+// From a picture's size to its canvas, its place in it and its tokens (docs/model.md, Vision). Python's rounding is kept.
 #include <algorithm>
 #include <cmath>
 

@@ -9,8 +9,8 @@
 namespace hyperparallel::train {
 
 // b_i += rate * sign(total - E * load_i), per modality, in integers: an expert exactly at the mean does not move, and a modality
-// without tokens in the step moves nothing (spec/facts.md 5.5). loads int64 [2, experts]: text drives bias, image drives bias_vl;
-// both [experts].
+// without tokens in the step moves nothing (docs/model.md, Mixture of experts). loads int64 [2, experts]: text drives bias, image
+// drives bias_vl; both [experts].
 void update_router_bias(at::Tensor& bias, at::Tensor& bias_vl, const at::Tensor& loads, double rate);
 
 // Does so for every layer with counters "layers.i.loads".

@@ -1,5 +1,5 @@
-// CSA2 attention of one layer: every query sees its window and its chosen compressed groups; one key/value head. Spec:
-// backbone 4.
+// CSA2 attention of one layer: every query sees its window and its chosen compressed groups; one key/value head. Rules:
+// docs/model.md, Attention.
 //
 //   keys(t) = window_kv[max(row[t] - window + 1, start[t]) .. row[t]]  and  compressed_kv[g] for g in topk[t], g >= 0
 //   p       = softmax over {keys, sink} of (q[t, h] . key * d^-0.5 ; sink[h])            FP32; the sink has no value

@@ -1,4 +1,5 @@
-// The compressor of CSA2: groups of `ratio` consecutive tokens of one document become one latent. Spec: backbone 4.
+// The compressor of CSA2: groups of `ratio` consecutive tokens of one document become one latent. Rules: docs/model.md,
+// Attention.
 //
 //   pool(u, g)[group, c] = sum_t softmax_t(g[group, t, c]) * u[group, t, c]      t over the group's tokens, FP32
 #pragma once

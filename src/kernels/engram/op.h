@@ -1,4 +1,4 @@
-// The Engram gate: how much of the looked-up value enters each stream. Spec: backbone 6.
+// The Engram gate: how much of the looked-up value enters each stream. Rules: docs/model.md, Engram.
 //
 //   dot  = sum_d X[k, d] q_weight[k, d] k_weight[k, d] key[k, d] * rsqrt(mean X[k]^2 + eps) * rsqrt(mean key[k]^2 + eps) * D^-0.5
 //   gate = sigmoid(copysign(sqrt(max(|dot|, 1e-6)), dot)), 0 where closed; below the floor dot gets no gradient

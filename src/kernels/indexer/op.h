@@ -1,4 +1,5 @@
-// The lightning indexer: scores compressed groups for every query and chooses the best. Discrete: no gradient. Spec: backbone 4.
+// The lightning indexer: scores compressed groups for every query and chooses the best. Discrete: no gradient. Rules:
+// docs/model.md, Attention.
 //
 //   score(t, g) = sum_h relu(q[t, h] . k[g]) * d^-0.5 * w[t, h] * heads^-0.5          FP32
 //   visible(t)  = groups first[t] .. first[t] + count[t] - 1

@@ -1,4 +1,5 @@
-// Single-pass mHC: n residual streams, mixed by coefficients that are computed from the streams. Spec: backbone 2.
+// Single-pass mHC: n residual streams, mixed by coefficients that are computed from the streams. Rules:
+// docs/model.md, Residual streams; the mHC paper (arXiv 2512.24880) and equation 6 of the V4.1 Technical Report.
 //
 //   mix_coefficients(X, fn, scale, base):                          X [tokens, n, d], one row x = flatten(X[t])
 //     m = (fn x) * rsqrt(mean(x^2) + rms_eps)                      [(2 + n) n]

@@ -1,4 +1,5 @@
-// Mixture of experts: routing, the order of rows, the gated activation. Spec: backbone 5.
+// Mixture of experts: routing, the order of rows, the gated activation. Rules: docs/model.md, Mixture of
+// experts.
 #pragma once
 
 #include <ATen/ATen.h>

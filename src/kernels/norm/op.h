@@ -2,7 +2,8 @@
 //
 //   rms_norm(x, gain, eps):  y = cast(x * rsqrt(mean(x^2) + eps), x.type) * gain
 //
-// The mean and the product run in FP32 (FP64), the gain multiplies after the cast back. Spec: backbone 2.
+// The mean and the product run in FP32 (FP64), the gain multiplies after the cast back. Rules: docs/model.md, Residual
+// streams.
 #pragma once
 
 #include <ATen/ATen.h>

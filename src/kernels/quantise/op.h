@@ -1,4 +1,4 @@
-// Fake quantisation of the caches, straight-through: backward is the identity. Spec: backbone 4.
+// Fake quantisation of the caches, straight-through: backward is the identity. Rules: docs/model.md, Attention.
 //
 // All three work on blocks of consecutive channels of the last axis, in FP32, clamp to the format's maximum, round to nearest
 // even, multiply back and cast to the input's type. When the channels are no multiple of the block, the tensor comes back

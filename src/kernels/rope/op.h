@@ -1,5 +1,5 @@
-// Rotary positions of the text model: the LAST `rope_dim` channels, adjacent pairs (2i, 2i+1) as one complex number. Spec:
-// backbone 3.
+// Rotary positions of the text model: the LAST `rope_dim` channels, adjacent pairs (2i, 2i+1) as one complex number. Rules:
+// docs/model.md, Rotary positions.
 //
 //   rotate(x, cos, sin)[..., 2i]   = x[2i] * cos[i] - x[2i+1] * sin[i]
 //   rotate(x, cos, sin)[..., 2i+1] = x[2i+1] * cos[i] + x[2i] * sin[i]

@@ -1,7 +1,7 @@
 // The model configuration: the keys of a Hugging Face `config.json` of DeepSeek-V4.1, typed and checked, beside our own switches.
 //
-// Key names are those of the released file (spec/facts.md 1.1). Two spellings load: the composite form with `text_config` and
-// `vision_config` inside (model_type deepseek_v41) and the flat text form (model_type deepseek_v41_text).
+// Key names are those of the released file (docs/configuration.md lists them). Two spellings load: the composite form with
+// `text_config` and `vision_config` inside (model_type deepseek_v41) and the flat text form (model_type deepseek_v41_text).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace hyperparallel::models::deepseek_v41 {
 
-// One rotary table: plain (`factor` 1) or YaRN (spec/backbone.md 3).
+// One rotary table: plain (`factor` 1) or YaRN (docs/model.md, Rotary positions).
 struct RopeParameters {
   double theta = 10000.0;
   bool yarn = false;
@@ -27,7 +27,7 @@ struct RopeParameters {
   bool operator==(const RopeParameters&) const = default;
 };
 
-enum class LayerMode { kWindow, kFull, kReindex, kReuse };  // CSA2 roles, spec/backbone.md 4
+enum class LayerMode { kWindow, kFull, kReindex, kReuse };  // CSA2 roles: docs/model.md
 
 struct TextConfig {
   int64_t vocab_size = 0;
@@ -79,7 +79,7 @@ struct TextConfig {
 
   int64_t num_nextn_predict_layers = 0;  // draft layers; their forward does not exist yet
 
-  // Derived, spec/backbone.md 4.
+  // Derived: docs/model.md, Attention.
   int64_t ratio(int64_t layer) const { return compress_ratios.at(layer); }
   bool is_kv_source(int64_t layer) const;
   bool is_index_source(int64_t layer) const;
@@ -108,7 +108,7 @@ struct VisionConfig {
   bool operator==(const VisionConfig&) const = default;
 };
 
-// Starting values that the reports leave open, design.md section 13. Everything else: norm gains 1, biases 0.
+// Starting values that the reports leave open (docs/model.md, Start values). Everything else: norm gains 1, biases 0.
 struct Initialisation {
   double std = 0.0;         // of every normal start; 0 means the file's initializer_range
   double engram_std = 0.0;  // of the Engram tables; 0 means `std`

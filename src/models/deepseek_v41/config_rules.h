@@ -1,4 +1,4 @@
-// The rules between keys that every model configuration keeps (spec/backbone.md 1, 3, 4 and 6).
+// The rules between keys that every model configuration keeps (docs/model.md, Rules).
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Engram hashing: which rows of the n-gram tables a position looks up (spec/backbone.md 6, spec/facts.md 7 and 9).
+// Engram hashing: which rows of the n-gram tables a position looks up (docs/model.md, Engram).
 //
 // A position's window is its compressed token and those before it, current first. At a document's start and at a dead position
 // (of an image, or padding) the look-back stops: all further places hold the compressed pad, and a dead position's own window

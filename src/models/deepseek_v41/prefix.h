@@ -1,5 +1,5 @@
-// What the tokens of a sequence leave behind for those that follow (spec/backbone.md 4): the newest window KV, compressed KV and
-// index keys, compressor inputs of a group that is not whole yet. The n-gram window of Engram is the hasher's own
+// What the tokens of a sequence leave behind for those that follow (docs/model.md, Attention): the newest window KV, compressed
+// KV and index keys, compressor inputs of a group that is not whole yet. The n-gram window of Engram is the hasher's own
 // (engram_hash.h).
 //
 // A run of a cached program takes a batch whose documents are the new tokens of some sequences, each behind its prefix, of any

@@ -1,4 +1,4 @@
-// DeepSeek-V4.1 as a program of segments and exchanges (spec/backbone.md, spec/facts.md 2).
+// DeepSeek-V4.1 as a program of segments and exchanges (docs/model.md).
 //
 // The program of a text layer i, value names in backticks:
 //   engram      `layers.i.engram_out`                       where the layer has one

@@ -1,4 +1,4 @@
-// Vision tower, aligner and image spans, spec/facts.md 2.1 to 2.3.
+// Vision tower, aligner and image spans: docs/model.md, Vision.
 #include <cmath>
 
 #include "kernels/rows/op.h"
