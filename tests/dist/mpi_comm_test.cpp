@@ -107,7 +107,8 @@ TEST(MpiComm, ReportsARankThatEndsWithoutCalling) {
 TEST(MpiComm, PassesOnTheErrorOfAFailingRank) {
   const Outcome outcome = mpirun(2, "throws");
   EXPECT_THAT(outcome.output, HasSubstr("error: rank 1: train.jsonl:7: no messages\n"));
-  EXPECT_THAT(outcome.output, testing::ContainsRegex("error: rank 0, group \"tp\" .*: rank 1 failed: train.jsonl:7: no messages\n"));
+  EXPECT_THAT(outcome.output,
+              testing::ContainsRegex("error: rank 0, group \"tp\" .*: rank 1 failed: train.jsonl:7: no messages\n"));
   EXPECT_THAT(outcome.code, testing::AnyOf(static_cast<int>(ExitCode::kData), static_cast<int>(ExitCode::kPeer)));
 }
 
