@@ -55,28 +55,40 @@ class MpiWorld final : public World {
   std::set<std::string> names_;
 };
 
-void report(int rank, const std::string& message) {
-  const std::string prefix = fmt::format("rank {}", rank);
-  fmt::print(stderr, "error: {}{}\n", message.starts_with(prefix + ",") ? "" : prefix + ": ", message);
+void report(const std::string& message) {
+  fmt::print(stderr, "error: {}\n", message);
   std::fflush(stderr);
+}
+
+// Messages of waits begin with "rank 2, group".
+std::string with_rank(int rank, const std::string& message) {
+  return message.starts_with(fmt::format("rank {},", rank)) ? message : fmt::format("rank {}: {}", rank, message);
 }
 
 }  // namespace
 
-ExitCode run_mpi_ranks(const std::function<void(World&)>& body, Seconds end_timeout) {
-  MpiProgress progress(read_launch());
+ExitCode run_mpi_ranks(const std::function<void(World&)>& body, const MpiOptions& options) {
+  std::unique_ptr<MpiProgress> started;
+  try {
+    started = std::make_unique<MpiProgress>(read_launch(), options.start_timeout);
+  } catch (...) {
+    const Failure failure = current_failure();
+    report(failure.message);
+    return failure.code;
+  }
+  MpiProgress& progress = *started;
   MpiWorld world(progress);
   Failure own{ExitCode::kFinished, ""};
   try {
     body(world);
   } catch (...) {
     own = current_failure();
-    report(world.rank(), own.message);
+    report(with_rank(world.rank(), own.message));
     progress.fail(own);
   }
-  const Failure others = progress.leave(end_timeout);
+  const Failure others = progress.leave(options.end_timeout);
   if (own.code != ExitCode::kFinished) return own.code;
-  if (others.code != ExitCode::kFinished) report(world.rank(), others.message);
+  if (others.code != ExitCode::kFinished) report(with_rank(world.rank(), others.message));
   return others.code;
 }
 

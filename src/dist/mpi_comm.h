@@ -20,10 +20,15 @@
 
 namespace hyperparallel::dist {
 
+struct MpiOptions {
+  Seconds start_timeout = Seconds(600);  // for all ranks to be there
+  Seconds end_timeout = Seconds(600);    // for the others to end after this one
+};
+
 // Runs `body` as this process's rank and returns the exit code of the process: that of the exception that left `body`, whose
 // message goes to standard error as "error: rank 2: ...", or kPeer for a rank that was done when another failed. MPI is started
-// and ended here, so once a process. MPI's idea of rank and world size must agree with the launcher's environment (launch.h).
-// Waits up to `end_timeout` for the others to end as well.
-ExitCode run_mpi_ranks(const std::function<void(World&)>& body, Seconds end_timeout = Seconds(600));
+// and ended here, so once a process. MPI's idea of rank and world size must agree with the launcher's environment (launch.h). A
+// rank that does not come to the start ends the process, for MPI's own start knows no end.
+ExitCode run_mpi_ranks(const std::function<void(World&)>& body, const MpiOptions& options = {});
 
 }  // namespace hyperparallel::dist

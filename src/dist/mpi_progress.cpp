@@ -1,10 +1,12 @@
 #include "dist/mpi_progress.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/error.h"
 
@@ -27,10 +29,15 @@ std::list<std::shared_ptr<MpiTicket>>& abandoned() {
 
 }  // namespace
 
-MpiProgress::MpiProgress(const Launch& launch) {
+MpiProgress::MpiProgress(const Launch& launch, Seconds start_timeout) {
   std::promise<void> is_ready;
   std::future<void> ready = is_ready.get_future();
   thread_ = std::thread([&, this] { run(launch, is_ready); });
+  if (ready.wait_for(start_timeout) != std::future_status::ready) {
+    fmt::print(stderr, "error: rank {}: MPI has not started within {} s: a rank of the {} is missing\n", launch.rank,
+               start_timeout.count(), launch.world_size);
+    std::_Exit(static_cast<int>(ExitCode::kPeer));  // the thread cannot be stopped
+  }
   try {
     ready.get();
   } catch (...) {

@@ -34,8 +34,9 @@ struct MpiTicket {
 
 class MpiProgress {
  public:
-  // Starts the thread and MPI. Throws ConfigError when MPI's ranks are not the launcher's.
-  explicit MpiProgress(const Launch& launch);
+  // Starts the thread and MPI. Throws ConfigError when MPI's ranks are not the launcher's. Ends the process, with a message,
+  // when MPI has not started within the timeout.
+  MpiProgress(const Launch& launch, Seconds start_timeout);
   // Ends MPI if `leave` found all ranks well; otherwise MPI is left as it is, for it would wait for the others.
   ~MpiProgress();
 

@@ -1,6 +1,7 @@
 #include "dist/thread_comm.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <pthread.h>
 

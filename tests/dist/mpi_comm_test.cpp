@@ -19,18 +19,24 @@ struct Outcome {
   std::string output;
 };
 
-// The options let it run as root, and with more ranks than cores, each free to use any core.
-Outcome mpirun(int ranks, const std::string& scenario, const std::string& options = "") {
-  const std::string command =
-      fmt::format("timeout 120 {} -np {} --oversubscribe --bind-to none --allow-run-as-root {} {}/mpi_check {} 2>&1", HP_MPIRUN,
-                  ranks, options, HP_BINARY_DIR, scenario);
-  FILE* pipe = popen(command.c_str(), "r");
+Outcome shell(const std::string& command) {
+  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
   Outcome outcome;
   char buffer[4096];
   for (size_t count; (count = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) outcome.output.append(buffer, count);
   const int status = pclose(pipe);
   outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return outcome;
+}
+
+// MPI itself leaks at its end.
+const std::string kEnvironment =
+    fmt::format("ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=suppressions={}/tests/dist/mpi/tsan.supp timeout 120", HP_SOURCE_DIR);
+
+// The options let it run as root, and with more ranks than cores, each free to use any core.
+Outcome mpirun(int ranks, const std::string& scenario, const std::string& options = "") {
+  return shell(fmt::format("{} {} -np {} --oversubscribe --bind-to none --allow-run-as-root {} {}/mpi_check {}", kEnvironment,
+                           HP_MPIRUN, ranks, options, HP_BINARY_DIR, scenario));
 }
 
 void expect_operations(int ranks, const std::string& options = "") {
@@ -94,6 +100,12 @@ TEST(MpiComm, NamesAFrozenRankOnEveryLiveOne) {
   EXPECT_THAT(outcome.output, HasSubstr("rank 2 has not called it within 1 s"));
 }
 
+TEST(MpiComm, DoesNotWaitForeverForARankThatIsMissingAtTheStart) {
+  const Outcome outcome = mpirun(2, "absent");
+  EXPECT_EQ(outcome.code, static_cast<int>(ExitCode::kPeer));
+  EXPECT_THAT(outcome.output, HasSubstr("error: rank 0: MPI has not started within 5 s: a rank of the 2 is missing"));
+}
+
 TEST(MpiComm, EndsWhenARankIsKilled) {
   EXPECT_NE(mpirun(2, "killed").code, 0);
 }
@@ -112,11 +124,19 @@ TEST(MpiComm, PassesOnTheErrorOfAFailingRank) {
   EXPECT_THAT(outcome.code, testing::AnyOf(static_cast<int>(ExitCode::kData), static_cast<int>(ExitCode::kPeer)));
 }
 
-TEST(MpiComm, RefusesAWorldThatIsNotTheLaunchers) {
+TEST(MpiComm, RefusesLaunchersThatContradictEachOther) {
   const Outcome outcome = mpirun(1, "operations", "-x RANK=1 -x WORLD_SIZE=2");
   EXPECT_EQ(outcome.code, static_cast<int>(ExitCode::kUsage));
   EXPECT_THAT(outcome.output,
               HasSubstr("RANK=1 WORLD_SIZE=2 (torchrun) and OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 (Open MPI)"));
+}
+
+TEST(MpiComm, RefusesAWorldThatIsNotTheLaunchers) {
+  const Outcome outcome =
+      shell(fmt::format("SLURM_PROCID=1 SLURM_NTASKS=2 {} {}/mpi_check operations", kEnvironment, HP_BINARY_DIR));
+  EXPECT_EQ(outcome.code, static_cast<int>(ExitCode::kUsage));
+  EXPECT_THAT(outcome.output,
+              HasSubstr("error: Slurm started this process as rank 1 of 2, but MPI sees rank 0 of 1: start it by mpirun"));
 }
 
 }  // namespace

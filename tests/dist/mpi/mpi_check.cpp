@@ -7,6 +7,7 @@
 #include <string_view>
 #include <thread>
 
+#include "dist/launch.h"
 #include "dist/mesh.h"
 #include "dist/mpi_comm.h"
 #include "dist/operations.h"
@@ -58,6 +59,7 @@ void fault(std::string_view scenario, World& world) {
   const auto group = everybody(world, "tp", 1.0);
   const bool is_faulty = world.rank() == world.size() - 1;
   const std::vector<int64_t> rows(world.size(), 2);
+  everybody(world, "start", 60)->barrier("start");  // processes start at different times
   group->barrier("start");
   if (is_faulty) {
     if (scenario == "operation") group->all_reduce(at::ones({2, 4}), "loss").wait();
@@ -86,11 +88,8 @@ void fault(std::string_view scenario, World& world) {
 int main(int argc, char** argv) {
   using namespace hyperparallel::dist;
   const std::string_view scenario = argc > 1 ? argv[1] : "";
-  try {
-    return static_cast<int>(
-        run_mpi_ranks([&](World& world) { scenario == "operations" ? operations(world) : fault(scenario, world); }));
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
-    return 2;
-  }
+  if (scenario == "absent" && read_launch().rank == 1) std::raise(SIGSTOP);
+  const MpiOptions options{.start_timeout = Seconds(scenario == "absent" ? 5 : 60), .end_timeout = Seconds(60)};
+  const auto body = [&](World& world) { scenario == "operations" ? operations(world) : fault(scenario, world); };
+  return static_cast<int>(run_mpi_ranks(body, options));
 }
