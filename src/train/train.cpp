@@ -207,6 +207,7 @@ int train(const Config& config) {
   if (config.train.restart) {
     refuse_existing_export(config);
     store.clear();
+    for (const char* name : {"eval.json", "samples.json"}) std::filesystem::remove(output / name);  // of the earlier model
   }
   auto latest = config.checkpoint.load_step >= 0 ? std::optional(store.open(config.checkpoint.load_step))
                                                  : store.open_verified(config.checkpoint.fall_back);

@@ -164,6 +164,18 @@ TEST(Answers, AreComputedInTheChunksOfTheKernelsSection) {
   EXPECT_LT(2 * bytes_of_small, bytes_of_large);
 }
 
+TEST(Train, BegunAnewKeepsNothingOfTheEarlierRun) {
+  const Scratch folder;
+  ASSERT_EQ(train(tiny(folder)), 0);
+  file::write(folder / "run/eval.json", "{}");
+  file::write(folder / "run/samples.json", "[]");
+  ASSERT_EQ(train(tiny(folder, {"--train.restart", "--train.steps=1"})), 0);
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/eval.json"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/samples.json"));
+  EXPECT_EQ(metrics_of(folder).size(), 1u);
+  EXPECT_EQ(checkpoint::CheckpointStore(folder / "run/checkpoints").steps(), std::vector<int64_t>{1});
+}
+
 TEST(EngramMetrics, RowsAreCountedOncePerLayerAndNotForPadding) {
   models::deepseek_v41::ModelInputs names;
   names.engram_rows = {0}, names.padding = {1};
