@@ -1,6 +1,7 @@
 #include "dist/failure.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <new>
 
@@ -20,6 +21,10 @@ Failure current_failure() {
   } catch (...) {
     return {ExitCode::kBug, "an exception of unknown type"};
   }
+}
+
+std::string with_rank(int rank, const std::string& message) {
+  return message.starts_with(fmt::format("rank {},", rank)) ? message : fmt::format("rank {}: {}", rank, message);
 }
 
 }  // namespace hyperparallel::dist

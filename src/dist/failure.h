@@ -15,4 +15,7 @@ struct Failure {
 // Of the exception that is being handled.
 Failure current_failure();
 
+// The message with its rank in front, once: messages of waits begin with "rank 2, group" already.
+std::string with_rank(int rank, const std::string& message);
+
 }  // namespace hyperparallel::dist

@@ -60,11 +60,6 @@ void report(const std::string& message) {
   std::fflush(stderr);
 }
 
-// Messages of waits begin with "rank 2, group".
-std::string with_rank(int rank, const std::string& message) {
-  return message.starts_with(fmt::format("rank {},", rank)) ? message : fmt::format("rank {}: {}", rank, message);
-}
-
 }  // namespace
 
 ExitCode run_mpi_ranks(const std::function<void(World&)>& body, const MpiOptions& options) {

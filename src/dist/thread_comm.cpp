@@ -264,9 +264,7 @@ void run_rank(int rank, int size, const RankOptions& options, bool grad_mode, co
 
 }  // namespace
 
-RankError::RankError(int rank, ExitCode code, const std::string& message)
-    : Error(code, message.starts_with(fmt::format("rank {},", rank)) ? message : fmt::format("rank {}: {}", rank, message)),
-      rank_(rank) {}
+RankError::RankError(int rank, ExitCode code, const std::string& message) : Error(code, with_rank(rank, message)), rank_(rank) {}
 
 void run_ranks(int world_size, const RankOptions& options, const std::function<void(World&)>& body) {
   HP_CHECK(world_size >= 1, "{} ranks", world_size);
