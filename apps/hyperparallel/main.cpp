@@ -1,11 +1,7 @@
 // Entry point: finds the subcommand, runs it, and turns exceptions into one clear message and an exit code.
-#include <c10/util/Exception.h>
-
-#include <new>
-
-#include "base/error.h"
 #include "base/log.h"
 #include "commands.h"
+#include "dist/failure.h"
 
 namespace hyperparallel {
 namespace {
@@ -35,17 +31,9 @@ int main(int argc, char** argv) {
   log::init();
   try {
     return run({argv + 1, argv + argc});
-  } catch (const Error& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
-    return static_cast<int>(error.code());
-  } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "error: out of memory\n");
-    return static_cast<int>(ExitCode::kOutOfMemory);
-  } catch (const c10::Error& error) {
-    fmt::print(stderr, "internal error: {}\n", error.what_without_backtrace());
-    return static_cast<int>(ExitCode::kBug);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "internal error: {}\n", error.what());
-    return static_cast<int>(ExitCode::kBug);
+  } catch (...) {
+    const dist::Failure failure = dist::current_failure();
+    fmt::print(stderr, "{}: {}\n", failure.code == ExitCode::kBug ? "internal error" : "error", failure.message);
+    return static_cast<int>(failure.code);
   }
 }

@@ -16,7 +16,13 @@ bool is_parameter(const std::string& name) {
 std::string exported_config(const std::string& text, at::ScalarType type, const std::filesystem::path& path) {
   auto config = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) throw CheckpointError("{}: is no JSON object", path.string());
-  config["dtype"] = type == at::kBFloat16 ? "bfloat16" : "float32";
+  const char* dtype = type == at::kBFloat16 ? "bfloat16" : "float32";
+  config["dtype"] = dtype;
+  for (auto& [key, part] : config.items()) {  // text_config, vision_config may state their own
+    if (part.is_object() && part.contains("dtype")) part["dtype"] = dtype;
+    if (part.is_object()) part.erase("torch_dtype");
+  }
+  config.erase("torch_dtype");  // the same key as older tools spell it
   auto& model = config.contains("text_config") ? config["text_config"] : config;
   if (!model.is_object()) throw CheckpointError("{}: text_config is no JSON object", path.string());
   model["num_nextn_predict_layers"] = 0;

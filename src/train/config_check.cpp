@@ -20,6 +20,9 @@ class Checker {
     if (c_.recompute.mode == RecomputeMode::kSelective && c_.recompute.keep.empty()) {
       complain("recompute.keep", "is required with recompute.mode selective");
     }
+    if (c_.recompute.mode == RecomputeMode::kNone && c_.recompute.every != 1) {
+      complain("recompute.every", fmt::format("{} needs recompute.mode full or selective", c_.recompute.every));
+    }
     if (c_.debug.check_ledger && c_.checkpoint.async_mode && c_.checkpoint.interval > 0) {
       complain("debug.check_ledger", "needs checkpoint.async_mode false: a save in the background frees memory during a step");
     }

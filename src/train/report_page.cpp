@@ -19,10 +19,10 @@ main { max-width: 1180px; margin: 0 auto; padding: 32px 20px 64px; }
 h1 { font-size: 28px; line-height: 1.2; margin: 0; overflow-wrap: anywhere; }
 h2 { font-size: 18px; margin: 40px 0 12px; }
 .sub { color: var(--muted); margin: 4px 0 24px; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(160px, 1fr)); gap: 12px; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; min-width: 0; }
 .tile .label, .tile .note { color: var(--muted); font-size: 12.5px; }
-.tile .value { font-size: 20px; font-weight: 600; line-height: 1.35; white-space: nowrap; }
+.tile .value { font-size: 19px; font-weight: 600; line-height: 1.35; white-space: nowrap; }
 .charts { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 14px; }
 .charts .wide { grid-column: 1 / -1; }
 .chart { position: relative; }

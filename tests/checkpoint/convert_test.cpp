@@ -55,7 +55,8 @@ TEST_F(Convert, OnlyTheModelOfATrainingCheckpointIsExported) {
 }
 
 TEST_F(Convert, TheExportedConfigurationHasNoDraftLayers) {
-  const nlohmann::json text = {{"num_hidden_layers", 3}, {"num_nextn_predict_layers", 2}, {"compress_ratios", {0, 2, 1, 0, 0}}};
+  const nlohmann::json text = {{"num_hidden_layers", 3}, {"num_nextn_predict_layers", 2}, {"compress_ratios", {0, 2, 1, 0, 0}},
+                               {"dtype", "float32"}, {"torch_dtype", "float32"}};
   for (const bool composite : {true, false}) {
     nlohmann::json config = composite ? nlohmann::json{{"text_config", text}} : text;
     config["tie_word_embeddings"] = true;
@@ -67,6 +68,8 @@ TEST_F(Convert, TheExportedConfigurationHasNoDraftLayers) {
     EXPECT_EQ(written_text.at("compress_ratios"), nlohmann::json({0, 2, 1}));
     EXPECT_EQ(written.contains("num_nextn_predict_layers"), !composite);
     EXPECT_EQ(written.at("dtype"), "bfloat16");
+    EXPECT_EQ(written_text.at("dtype"), "bfloat16");
+    EXPECT_FALSE(written_text.contains("torch_dtype"));
   }
 }
 

@@ -138,7 +138,8 @@ TEST(Sample, ABadLineIsSkippedOrFatalAsConfigured) {
   SampleOptions skip = options();
   skip.bad_line = BadInput::kSkip;
   EXPECT_EQ(load("{", skip).kind, Kind::kBadLine);
-  EXPECT_THAT(data_error([&] { load("{", options()); }), StartsWith("/data/d.jsonl:12: not valid JSON"));
+  EXPECT_THAT(data_error([&] { load("{", options()); }),
+              AllOf(StartsWith("/data/d.jsonl:12: not valid JSON"), HasSubstr("data.bad_line: skip")));
 }
 
 TEST(Sample, LengthPoliciesDropTruncateOrStop) {

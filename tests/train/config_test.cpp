@@ -219,6 +219,7 @@ TEST_F(ConfigTest, RulesBetweenKeysAreChecked) {
   EXPECT_THAT(errors({"--recompute.mode=selective"}), HasSubstr("recompute.keep: is required"));
   EXPECT_THAT(errors({"--debug.check_ledger", "--checkpoint.interval=5"}),
               HasSubstr("debug.check_ledger: needs checkpoint.async_mode false"));
+  EXPECT_THAT(errors({"--recompute.every=2"}), HasSubstr("recompute.every: 2 needs recompute.mode full or selective"));
   EXPECT_THAT(errors({"--recompute.keep=a"}), HasSubstr("recompute.keep: needs recompute.mode selective"));
   EXPECT_THAT(errors({"--optimizer.schedule.min_lr=1"}), HasSubstr("optimizer.schedule: the lowest learning rate 1"));
   EXPECT_THAT(errors({"--train.steps=5", "--optimizer.schedule.warmup_steps=6"}), HasSubstr("must not exceed the 5 steps"));
