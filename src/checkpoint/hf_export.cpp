@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "checkpoint/box.h"
+#include "base/box.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/hf_json.h"

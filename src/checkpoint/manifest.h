@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/box.h"
+#include "base/box.h"
 
 namespace hyperparallel::checkpoint {
 

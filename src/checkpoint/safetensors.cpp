@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "checkpoint/box.h"
+#include "base/box.h"
 
 namespace hyperparallel::checkpoint {
 namespace {

@@ -107,12 +107,13 @@ Mesh::Mesh(int64_t world_size, const MeshDegrees& degrees) : world_size_(static_
            {"fsdp_shard", {shard, tp}},
            {"edp", {stage / ep, ep}},
            {"ep", {ep, 1}},
-           {"vision", {as_int(degrees_.vision_ulysses), 1}}};
+           {"vision", {as_int(degrees_.vision_ulysses), 1}},
+           {"sample", {cp * tp, 1}}};
 }
 
 const std::vector<std::string>& Mesh::axes() {
   static const std::vector<std::string> names = {"world",          "pp",         "dp",    "cp",  "tp", "fsdp",
-                                                 "fsdp_replicate", "fsdp_shard", "stage", "edp", "ep", "vision"};
+                                                 "fsdp_replicate", "fsdp_shard", "stage", "edp", "ep", "vision", "sample"};
   return names;
 }
 

@@ -5,6 +5,7 @@
 //     for dense parameters:  dp x cp = fsdp = fsdp_replicate x fsdp_shard (and tp)
 //     for experts, tables:   dp x cp x tp = stage = edp x ep, ep innermost
 //     for pictures:          stage into groups of vision_ulysses consecutive ranks, axis `vision`
+//   The cp x tp ranks that hold parts of the same micro-batch are the axis `sample`.
 // (design: one mesh, several views; spec/system.md 6.1.)
 #pragma once
 
@@ -38,7 +39,7 @@ class Mesh {
   // With every -1 replaced.
   const MeshDegrees& degrees() const { return degrees_; }
 
-  // world, pp, dp, cp, tp, fsdp, fsdp_replicate, fsdp_shard, stage, edp, ep, vision
+  // world, pp, dp, cp, tp, fsdp, fsdp_replicate, fsdp_shard, stage, edp, ep, vision, sample
   static const std::vector<std::string>& axes();
   // Number of ranks in each group of the axis.
   int size(const std::string& axis) const;

@@ -3,10 +3,12 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/trace.h"
 #include "engine/memory.h"
+#include "kernels/types.h"
 
 namespace hyperparallel::engine {
 
@@ -89,16 +91,28 @@ void SegmentRun::observe(const std::string& name, const std::function<at::Tensor
   executor_.watch_(name, compute());
 }
 
-Executor::Executor(const Program& program, ParameterStore& parameters, std::map<std::string, std::shared_ptr<dist::Group>> groups)
-    : program_(program), parameters_(parameters), groups_(std::move(groups)) {}
+dist::Group& SegmentRun::group(const std::string& axis) {
+  return executor_.group(axis);
+}
+
+namespace {
+
+dist::Groups with_all_axes(dist::Groups groups) {
+  for (const std::string& axis : dist::Mesh::axes()) {
+    if (!groups.contains(axis)) groups[axis] = dist::self_group(axis);
+  }
+  return groups;
+}
+
+}  // namespace
+
+Executor::Executor(const Program& program, ParameterStore& parameters, dist::Groups groups)
+    : program_(program),
+      parameters_(parameters),
+      groups_(with_all_axes(std::move(groups))),
+      units_(program, parameters, groups_) {}
 
 Executor::~Executor() = default;
-
-dist::Group& Executor::group(const std::string& axis) {
-  std::shared_ptr<dist::Group>& group = groups_[axis];
-  if (!group) group = dist::self_group();
-  return *group;
-}
 
 void Executor::run(const std::vector<Action>& schedule, const std::vector<ValueMap>& inputs,
                    const std::vector<std::vector<double>>& seeds) {
@@ -118,6 +132,8 @@ void Executor::run(const std::vector<Action>& schedule, const std::vector<ValueM
     graphs_.clear();
     pending_.clear();
     pending_transpose_.clear();
+    result_like_.clear();
+    units_.abandon();
     ledger_ = Ledger();
     throw;
   }
@@ -172,14 +188,20 @@ void Executor::run_action(const Action& action, const std::vector<std::vector<do
     case ActionKind::kWaitTranspose:
       wait_transpose(action);
       break;
-    case ActionKind::kGatherUnit:
-      for (ParameterId id : program_.units[action.index].parameters) parameters_.gather(id);
+    case ActionKind::kLaunchGather:
+      units_.launch_gather(action.index);
+      break;
+    case ActionKind::kWaitGather:
+      units_.wait_gather(action.index);
       break;
     case ActionKind::kReleaseUnit:
-      for (ParameterId id : program_.units[action.index].parameters) parameters_.release(id);
+      units_.release(action.index);
       break;
-    case ActionKind::kReduceUnit:
-      reduce_unit(action);
+    case ActionKind::kLaunchReduce:
+      units_.launch_reduce(action.index);
+      break;
+    case ActionKind::kWaitReduce:
+      units_.wait_reduce(action.index, action.last);
       break;
     case ActionKind::kReleaseValue:
       ledger_.release_value({action.index}, m);
@@ -272,49 +294,114 @@ void Executor::backward(const Action& action, const std::vector<std::vector<doub
   for (size_t i = 0; i < run.leaves_.size(); ++i) {
     const at::Tensor& gradient = gradients[1 + source_values.size() + i];
     if (gradient.defined()) {
-      parameters_.add_gradient(run.leaves_[i].first, gradient);
+      parameters_.add_to_slot(run.leaves_[i].first, gradient);
     } else {
-      parameters_.gradient_or_zeros(run.leaves_[i].first);
+      parameters_.slot(run.leaves_[i].first);
     }
   }
   ledger_.remove_graph(key.first, key.second);
 }
 
+std::vector<int64_t> Executor::row_counts(const RowCounts& counts, int micro_batch) const {
+  if (!counts.value.valid()) return counts.fixed;
+  const at::Tensor value = ledger_.value(counts.value, micro_batch).contiguous();
+  const int64_t* data = value.const_data_ptr<int64_t>();
+  return {data, data + value.numel()};
+}
+
+namespace {
+
+// This rank's rows of a tensor that all ranks of the group have.
+dist::Pending own_rows(const dist::Group& group, const at::Tensor& whole, const std::vector<int64_t>& rows) {
+  const int64_t first = std::accumulate(rows.begin(), rows.begin() + group.rank(), int64_t{0});
+  const at::Tensor own = whole.narrow(0, first, rows.at(group.rank()));
+  return dist::Pending([own = own.sizes() == whole.sizes() ? whole : own.clone()] { return own; });
+}
+
+dist::Pending as_it_is(const at::Tensor& tensor) {
+  return dist::Pending([tensor] { return tensor; });
+}
+
+}  // namespace
+
 void Executor::launch(const Action& action) {
   const Exchange& exchange = program_.exchanges[action.index];
   const at::Tensor& input = ledger_.value(exchange.input, action.micro_batch);
   dist::Group& group = this->group(exchange.axis);
-  HP_CHECK(group.size() == 1, "exchange {}: groups of {} ranks are not supported yet", exchange.name, group.size());
-  pending_.insert_or_assign({action.index, action.micro_batch}, group.all_gather(input, {input.size(0)}, exchange.name));
+  const std::vector<int64_t> rows = row_counts(exchange.rows, action.micro_batch);
+  const auto start = [&]() -> dist::Pending {
+    switch (exchange.kind) {
+      case ExchangeKind::kAllGather:
+      case ExchangeKind::kCollect:
+        return group.all_gather(input, rows, exchange.name);
+      case ExchangeKind::kReduceScatter:
+        return group.reduce_scatter(input, rows, exchange.name);
+      case ExchangeKind::kAllReduce:
+        return group.all_reduce(input, exchange.name);
+      case ExchangeKind::kEnter:
+        return as_it_is(input);
+      case ExchangeKind::kSplit:
+        return own_rows(group, input, rows);
+      case ExchangeKind::kAllToAll:
+        return group.all_to_all(input, rows, row_counts(exchange.receive, action.micro_batch), exchange.name);
+    }
+    HP_CHECK(false, "exchange {}", exchange.name);
+  };
+  pending_.insert_or_assign({action.index, action.micro_batch}, start());
 }
 
 void Executor::wait(const Action& action) {
+  const Exchange& exchange = program_.exchanges[action.index];
   auto node = pending_.extract({action.index, action.micro_batch});
-  HP_CHECK(!node.empty(), "exchange {} was never launched", program_.exchanges[action.index].name);
-  const ValueId output = program_.exchanges[action.index].output;
+  HP_CHECK(!node.empty(), "exchange {} was never launched", exchange.name);
   at::Tensor result = node.mapped().wait();
-  check_shape(output, action.micro_batch, result);
-  put_value(output, action.micro_batch, std::move(result));
+  if (exchange.order.valid()) result = result.index_select(0, ledger_.value(exchange.order, action.micro_batch));
+  check_shape(exchange.output, action.micro_batch, result);
+  if (program_.needs_gradient[exchange.output.index]) {
+    const auto type = kernels::math_type(result.scalar_type());
+    result_like_[node.key()] = at::empty({}, at::TensorOptions().dtype(type)).expand(result.sizes());
+  }
+  if (watch_) watch_(program_.values[exchange.output.index].name, result);
+  put_value(exchange.output, action.micro_batch, std::move(result));
 }
 
 void Executor::launch_transpose(const Action& action) {
   const Exchange& exchange = program_.exchanges[action.index];
+  auto like = result_like_.extract({action.index, action.micro_batch});
+  HP_CHECK(!like.empty(), "exchange {} has no result to derive", exchange.name);
   at::Tensor gradient = ledger_.take_gradient(exchange.output, action.micro_batch);
-  if (!gradient.defined()) return;
-  pending_transpose_.insert_or_assign({action.index, action.micro_batch},
-                                      group(exchange.axis).reduce_scatter(gradient, {gradient.size(0)}, exchange.name));
+  if (!gradient.defined()) gradient = at::zeros(like.mapped().sizes(), like.mapped().options());  // all ranks take part
+  if (exchange.order.valid()) {
+    const at::Tensor& order = ledger_.value(exchange.order, action.micro_batch);
+    gradient = at::empty_like(gradient).index_copy_(0, order, gradient);
+  }
+  dist::Group& group = this->group(exchange.axis);
+  const std::vector<int64_t> rows = row_counts(exchange.rows, action.micro_batch);
+  const auto start = [&]() -> dist::Pending {
+    switch (exchange.kind) {
+      case ExchangeKind::kAllGather:
+        return group.reduce_scatter(gradient, rows, exchange.name);
+      case ExchangeKind::kReduceScatter:
+      case ExchangeKind::kSplit:
+        return group.all_gather(gradient, rows, exchange.name);
+      case ExchangeKind::kAllReduce:
+        return as_it_is(gradient);
+      case ExchangeKind::kEnter:
+        return group.all_reduce(gradient, exchange.name);
+      case ExchangeKind::kCollect:
+        return own_rows(group, gradient, rows);
+      case ExchangeKind::kAllToAll:
+        return group.all_to_all(gradient, row_counts(exchange.receive, action.micro_batch), rows, exchange.name);
+    }
+    HP_CHECK(false, "exchange {}", exchange.name);
+  };
+  pending_transpose_.insert_or_assign({action.index, action.micro_batch}, start());
 }
 
 void Executor::wait_transpose(const Action& action) {
   auto node = pending_transpose_.extract({action.index, action.micro_batch});
-  if (!node.empty()) ledger_.add_gradient(program_.exchanges[action.index].input, action.micro_batch, node.mapped().wait());
-}
-
-void Executor::reduce_unit(const Action& action) {
-  for (ParameterId id : program_.units[action.index].parameters) {
-    at::Tensor& gradient = parameters_.gradient(id);
-    if (gradient.defined()) gradient = group("fsdp").all_reduce(gradient, program_.units[action.index].name).wait();
-  }
+  HP_CHECK(!node.empty(), "the transpose of exchange {} was never launched", program_.exchanges[action.index].name);
+  ledger_.add_gradient(program_.exchanges[action.index].input, action.micro_batch, node.mapped().wait());
 }
 
 void Executor::check_shape(ValueId value, int micro_batch, const at::Tensor& tensor) {

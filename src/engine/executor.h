@@ -13,10 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "dist/group.h"
+#include "dist/mesh.h"
 #include "engine/ledger.h"
 #include "engine/program.h"
 #include "engine/schedule.h"
+#include "engine/unit_exchange.h"
 #include "engine/weight.h"
 
 namespace hyperparallel::engine {
@@ -39,6 +40,9 @@ class SegmentRun {
 
   // FP64 for an FP64 run, else FP32: the type of tables, coefficients and sums.
   at::ScalarType math_type() const;
+
+  // The ranks of a mesh axis, for the few segments that communicate inside by declaration: every rank runs them alike.
+  dist::Group& group(const std::string& axis);
 
   // Adds to the step's counter of that name, on the first forward only.
   void count(const std::string& name, const at::Tensor& counts);
@@ -72,7 +76,7 @@ class ActionObserver {
 class Executor {
  public:
   // Both must outlive the executor. `groups` gives the group of each mesh axis; an axis that is not named is a group of one.
-  Executor(const Program& program, ParameterStore& parameters, std::map<std::string, std::shared_ptr<dist::Group>> groups = {});
+  Executor(const Program& program, ParameterStore& parameters, dist::Groups groups = {});
   ~Executor();
 
   // Runs the schedule. `inputs[m]` holds every program input of micro-batch m; `seeds[m]` the coefficient of every loss of the
@@ -100,7 +104,8 @@ class Executor {
   void remove_observer(ActionObserver& observer) { std::erase(observers_, &observer); }
 
   const Program& program() const { return program_; }
-  bool exchanging() const { return !pending_.empty() || !pending_transpose_.empty(); }
+  bool exchanging() const { return !pending_.empty() || !pending_transpose_.empty() || units_.busy(); }
+  dist::Group& group(const std::string& axis) const { return *groups_.at(axis); }
   const Ledger& ledger() const { return ledger_; }
   ParameterStore& parameters() { return parameters_; }
   const ParameterStore& parameters() const { return parameters_; }
@@ -115,18 +120,19 @@ class Executor {
   void wait(const Action& action);
   void launch_transpose(const Action& action);
   void wait_transpose(const Action& action);
-  void reduce_unit(const Action& action);
-  dist::Group& group(const std::string& axis);
+  std::vector<int64_t> row_counts(const RowCounts& counts, int micro_batch) const;
   void put_value(ValueId value, int micro_batch, at::Tensor tensor);
   void check_shape(ValueId value, int micro_batch, const at::Tensor& tensor);
   void check_versions(const SegmentRun& run, const std::vector<uint32_t>& versions) const;
 
   const Program& program_;
   ParameterStore& parameters_;
-  std::map<std::string, std::shared_ptr<dist::Group>> groups_;
+  dist::Groups groups_;
+  UnitExchange units_;
   Ledger ledger_;
   std::map<std::pair<int, int>, std::unique_ptr<SegmentRun>> graphs_;  // (segment, micro-batch) that waits for its backward
   std::map<std::pair<int, int>, dist::Pending> pending_, pending_transpose_;  // (exchange, micro-batch)
+  std::map<std::pair<int, int>, at::Tensor> result_like_;                     // likewise: shape and type of the output, no memory
   std::map<std::pair<std::string, int>, int64_t> symbols_;                    // (symbol, micro-batch) -> size
   std::vector<std::vector<double>> losses_;
   std::vector<ValueMap> outputs_;

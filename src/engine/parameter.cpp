@@ -4,36 +4,70 @@
 #include "base/random.h"
 
 namespace hyperparallel::engine {
+namespace {
 
-ParameterStore::ParameterStore(std::vector<ParameterSpec> specs, at::ScalarType master, at::ScalarType compute)
+// The start values of a box of a parameter. All dimensions from `inner` on are whole, so the box is made of runs of consecutive
+// elements of the parameter.
+at::Tensor normal_values(const ParameterSpec& spec, const Box& box, uint64_t seed) {
+  size_t inner = spec.shape.size();
+  while (inner > 1 && box.size[inner - 1] == spec.shape[inner - 1]) --inner;
+  int64_t run = 1, runs = 1, row = 1;  // row: elements of the parameter in one index of dimension inner - 1
+  for (size_t d = inner - 1; d < spec.shape.size(); ++d) run *= box.size[d];
+  for (size_t d = inner; d < spec.shape.size(); ++d) row *= spec.shape[d];
+  for (size_t d = 0; d + 1 < inner; ++d) runs *= box.size[d];
+  at::Tensor values = at::empty(box.size, at::kFloat);
+  if (values.numel() == 0) return values;
+  for (int64_t i = 0; i < runs; ++i) {
+    int64_t rest = i, first = 0, stride = row * spec.shape[inner - 1];  // of dimension inner - 2
+    for (size_t d = inner - 1; d-- > 0;) {
+      first += (box.offset[d] + rest % box.size[d]) * stride;
+      rest /= box.size[d];
+      stride *= spec.shape[d];
+    }
+    first += box.offset[inner - 1] * row;
+    fill_normal(values.mutable_data_ptr<float>() + i * run, run, seed, spec.name, first, spec.initialiser.std);
+  }
+  return values;
+}
+
+at::Tensor narrow_to(at::Tensor whole, const Box& box) {
+  for (size_t d = 0; d < box.size.size(); ++d) whole = whole.narrow(static_cast<int64_t>(d), box.offset[d], box.size[d]);
+  return whole;
+}
+
+}  // namespace
+
+ParameterStore::ParameterStore(std::vector<ParameterSpec> specs, at::ScalarType master, at::ScalarType compute,
+                               const Layout& layout)
     : specs_(std::move(specs)),
       master_type_(master),
       compute_type_(compute),
       computes_(specs_.size()),
+      slots_(specs_.size()),
       gradients_(specs_.size()) {
   masters_.reserve(specs_.size());
   for (size_t i = 0; i < specs_.size(); ++i) {
     const bool is_new = by_name_.emplace(specs_[i].name, ParameterId{static_cast<int32_t>(i)}).second;
     HP_CHECK(is_new, "two parameters are called {}", specs_[i].name);
-    masters_.push_back(at::zeros(specs_[i].shape, at::TensorOptions().dtype(master)));
+    placements_.push_back(place(specs_[i], layout));
+    masters_.push_back(at::zeros(placements_[i].owned.size, at::TensorOptions().dtype(master)));
     trainable_.push_back(specs_[i].use != ParameterUse::kState);
   }
 }
 
 void ParameterStore::initialise(uint64_t seed) {
   for (size_t i = 0; i < specs_.size(); ++i) {
-    const Initialiser& rule = specs_[i].initialiser;
+    const ParameterSpec& spec = specs_[i];
+    const Initialiser& rule = spec.initialiser;
     at::Tensor& master = masters_[i];
     if (rule.kind == Initialiser::Kind::kConstant) {
       master.fill_(rule.constant);
     } else if (rule.kind == Initialiser::Kind::kValues) {
-      HP_CHECK(static_cast<int64_t>(rule.values.size()) == master.numel(), "{}: {} start values for {} elements", specs_[i].name,
-               rule.values.size(), master.numel());
-      master.copy_(at::tensor(rule.values, at::kDouble).view(master.sizes()));
+      HP_CHECK(static_cast<int64_t>(rule.values.size()) == volume(spec.shape), "{}: {} start values for {} elements", spec.name,
+               rule.values.size(), volume(spec.shape));
+      master.copy_(narrow_to(at::tensor(rule.values, at::kDouble).view(spec.shape), placements_[i].owned));
     } else {
-      at::Tensor values = at::empty(master.sizes(), at::kFloat);
-      fill_normal(values.mutable_data_ptr<float>(), values.numel(), seed, specs_[i].name, 0, rule.std);
-      master.copy_(values);
+      master.copy_(normal_values(spec, placements_[i].owned, seed));
     }
   }
   masters_changed();
@@ -53,9 +87,19 @@ void ParameterStore::masters_changed() {
   for (at::Tensor& copy : computes_) copy = at::Tensor();
 }
 
+at::Tensor ParameterStore::owned_copy(ParameterId id) const {
+  return master(id).to(compute_type_of(id));
+}
+
+void ParameterStore::set_compute(ParameterId id, at::Tensor part) {
+  HP_CHECK(part.sizes() == at::IntArrayRef(placement(id).part.size), "the compute copy of {} is [{}]", spec(id).name,
+           fmt::join(part.sizes().vec(), ", "));
+  computes_[id.index] = std::move(part);
+}
+
 void ParameterStore::gather(ParameterId id) {
-  at::Tensor& copy = computes_[id.index];
-  if (!copy.defined()) copy = master(id).to(compute_type_of(id));
+  HP_CHECK(placement(id).owned == placement(id).part, "{} lies on several ranks", spec(id).name);
+  if (!computes_[id.index].defined()) computes_[id.index] = owned_copy(id);
 }
 
 void ParameterStore::release(ParameterId id) {
@@ -68,23 +112,42 @@ const at::Tensor& ParameterStore::compute(ParameterId id) const {
   return copy;
 }
 
-at::Tensor& ParameterStore::gradient_or_zeros(ParameterId id) {
-  at::Tensor& slot = gradients_[id.index];
-  if (!slot.defined()) slot = at::zeros(spec(id).shape, at::TensorOptions().dtype(master_type_));
+at::Tensor& ParameterStore::slot(ParameterId id) {
+  at::Tensor& slot = slots_[id.index];
+  if (!slot.defined()) slot = at::zeros(placement(id).part.size, at::TensorOptions().dtype(master_type_));
   return slot;
 }
 
-void ParameterStore::add_gradient(ParameterId id, const at::Tensor& gradient) {
-  gradient_or_zeros(id).add_(gradient);
+void ParameterStore::add_to_slot(ParameterId id, const at::Tensor& gradient) {
+  slot(id).add_(gradient);
+}
+
+at::Tensor ParameterStore::take_slot(ParameterId id) {
+  at::Tensor taken = slot(id);
+  slots_[id.index] = at::Tensor();
+  return taken;
+}
+
+void ParameterStore::add_gradient(ParameterId id, at::Tensor gradient) {
+  HP_CHECK(gradient.sizes() == master(id).sizes(), "the gradient of {} is [{}]", spec(id).name,
+           fmt::join(gradient.sizes().vec(), ", "));
+  at::Tensor& sum = gradients_[id.index];
+  if (sum.defined()) {
+    sum.add_(gradient);
+  } else {
+    sum = std::move(gradient);
+  }
 }
 
 void ParameterStore::clear_gradients() {
-  for (at::Tensor& slot : gradients_) slot = at::Tensor();
+  for (at::Tensor& slot : slots_) slot = at::Tensor();
+  for (at::Tensor& gradient : gradients_) gradient = at::Tensor();
 }
 
 std::vector<at::Tensor> ParameterStore::gradients_and_copies() const {
   std::vector<at::Tensor> tensors;
   for (size_t i = 0; i < specs_.size(); ++i) {
+    if (slots_[i].defined()) tensors.push_back(slots_[i]);
     if (gradients_[i].defined()) tensors.push_back(gradients_[i]);
     if (computes_[i].defined() && !computes_[i].is_alias_of(masters_[i])) tensors.push_back(computes_[i]);
   }

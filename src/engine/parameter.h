@@ -1,5 +1,6 @@
-// Parameters: what a program owns between steps. Each has a master copy that the optimizer updates, a compute copy that segments
-// use, and a gradient slot that backward adds into.
+// Parameters: what a program owns between steps. Segments use a compute copy of the rank's part of a parameter, and backward adds
+// into a slot of the same shape. The optimizer updates the master of those rows that the rank owns (engine/layout.h), by the sum of
+// the ranks' slots over these rows. On one rank part, owned rows and the whole parameter are the same.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/layout.h"
 #include "engine/value.h"
 
 namespace hyperparallel::engine {
@@ -36,21 +38,26 @@ struct ParameterSpec {
   std::vector<int64_t> shape;
   ParameterUse use = ParameterUse::kWeight;
   bool keep_master_type = false;  // computes in the master type even when segments compute in BF16 (mHC, sinks, router biases)
-  Initialiser initialiser;
+  Initialiser initialiser = {};
+  // How it lies over the mesh (engine/layout.h).
+  std::string cut_axis = {};  // "tp" or "ep": every rank of the axis has a part of `cut_dim`; empty: all have the whole
+  int64_t cut_dim = 0;
+  bool partial_over_tp = false;  // what the ranks of a tp group add to its gradient are parts, to be summed; else they are equal
 };
 
-// The tensors of all parameters of one program.
+// This rank's tensors of all parameters of one program.
 class ParameterStore {
  public:
   // `master`: FP32, or FP64 for reference runs. `compute`: the type of the compute copies; BF16 or the master type.
-  ParameterStore(std::vector<ParameterSpec> specs, at::ScalarType master, at::ScalarType compute);
+  ParameterStore(std::vector<ParameterSpec> specs, at::ScalarType master, at::ScalarType compute, const Layout& layout = {});
 
-  // Fills every parameter from its initialiser. The bits depend on seed, name and element index alone.
+  // Fills every parameter from its initialiser. The bits depend on seed, name and the element's index in the whole parameter.
   void initialise(uint64_t seed);
 
   size_t size() const { return specs_.size(); }
   const ParameterSpec& spec(ParameterId id) const { return specs_[id.index]; }
   const std::vector<ParameterSpec>& specs() const { return specs_; }
+  const ParameterPlacement& placement(ParameterId id) const { return placements_[id.index]; }
   // Throws InternalError for an unknown name.
   ParameterId find(const std::string& name) const;
   bool has(const std::string& name) const { return by_name_.contains(name); }
@@ -58,24 +65,32 @@ class ParameterStore {
   at::ScalarType master_type() const { return master_type_; }
   at::ScalarType compute_type() const { return compute_type_; }
 
-  // The master tensor; the optimizer writes it in place, then calls `masters_changed`.
+  // The master of the owned rows; the optimizer writes it in place, then calls `masters_changed`.
   at::Tensor& master(ParameterId id) { return masters_[id.index]; }
   const at::Tensor& master(ParameterId id) const { return masters_[id.index]; }
   void masters_changed();  // drops the compute copies: the next gather makes them anew
 
-  // Compute copies live between gather and release; without a cast the copy is the master itself.
-  void gather(ParameterId id);
+  // The owned rows in the compute type; the master itself where that is its type.
+  at::Tensor owned_copy(ParameterId id) const;
+  // The compute copy of the whole part, which lives until `release`.
+  void set_compute(ParameterId id, at::Tensor part);
+  void gather(ParameterId id);  // of a parameter whose part is owned as a whole
   void release(ParameterId id);
   const at::Tensor& compute(ParameterId id) const;
 
-  // Gradient slot in the master type. Undefined until backward first adds to it.
+  // What backward added, in the master type and the part's shape; made of zeros when nothing was added yet.
+  at::Tensor& slot(ParameterId id);
+  bool has_slot(ParameterId id) const { return slots_[id.index].defined(); }
+  void add_to_slot(ParameterId id, const at::Tensor& gradient);  // any floating type
+  // Removes and returns the slot.
+  at::Tensor take_slot(ParameterId id);
+
+  // The gradient of the owned rows, summed over ranks and micro-batches. Undefined until something was added.
   at::Tensor& gradient(ParameterId id) { return gradients_[id.index]; }
-  // The slot, made of zeros when nothing was added yet.
-  at::Tensor& gradient_or_zeros(ParameterId id);
-  void add_gradient(ParameterId id, const at::Tensor& gradient);  // any floating type, the parameter's shape
+  void add_gradient(ParameterId id, at::Tensor gradient);  // takes the tensor when it is the first
   void clear_gradients();
 
-  // What a step adds to the masters: gradient slots, and compute copies that are not the master itself.
+  // What a step adds to the masters: slots, gradients, and compute copies that are not the master itself.
   std::vector<at::Tensor> gradients_and_copies() const;
 
   // A parameter that is not trainable gets no gradient, hence takes part in neither norm, update nor decay.
@@ -86,10 +101,11 @@ class ParameterStore {
   at::ScalarType compute_type_of(ParameterId id) const;
 
   std::vector<ParameterSpec> specs_;
+  std::vector<ParameterPlacement> placements_;
   std::map<std::string, ParameterId> by_name_;
   at::ScalarType master_type_;
   at::ScalarType compute_type_;
-  std::vector<at::Tensor> masters_, computes_, gradients_;
+  std::vector<at::Tensor> masters_, computes_, slots_, gradients_;
   std::vector<bool> trainable_;
 };
 

@@ -19,12 +19,18 @@ const char* to_string(ExchangeKind kind) {
   switch (kind) {
     case ExchangeKind::kAllGather:
       return "all-gather";
-    case ExchangeKind::kHalo:
-      return "halo";
-    case ExchangeKind::kAllToAll:
-      return "all-to-all";
+    case ExchangeKind::kReduceScatter:
+      return "reduce-scatter";
     case ExchangeKind::kAllReduce:
       return "all-reduce";
+    case ExchangeKind::kEnter:
+      return "enter";
+    case ExchangeKind::kSplit:
+      return "split";
+    case ExchangeKind::kCollect:
+      return "collect";
+    case ExchangeKind::kAllToAll:
+      return "all-to-all";
   }
   return "?";
 }
@@ -126,14 +132,42 @@ void ProgramBuilder::segment(std::string name, std::vector<ValueId> reads, std::
   program_.steps.push_back(RunSegment{index});
 }
 
-ValueId ProgramBuilder::launch(std::string name, ExchangeKind kind, std::string axis, ValueId input) {
-  HP_CHECK(available_[input.index], "exchange {} sends `{}` before it is there", name, program_.values[input.index].name);
-  ValueSpec spec = program_.values[input.index];
-  ValueId output = add_value(name, spec.kind, spec.shape);
+ValueId ProgramBuilder::launch(std::string name, ExchangeKind kind, std::string axis, ValueId input,
+                               const Dimension& output_rows, RowCounts rows, RowCounts receive, ValueId order) {
+  for (ValueId id : {input, rows.value, receive.value, order}) {
+    HP_CHECK(!id.valid() || available_[id.index], "exchange {} uses `{}` before it is there", name,
+             program_.values[id.index].name);
+  }
+  const bool counts_rows = kind != ExchangeKind::kAllReduce && kind != ExchangeKind::kEnter;
+  HP_CHECK(counts_rows == (rows.value.valid() || !rows.fixed.empty()), "exchange {} ({}) and its row counts", name,
+           to_string(kind));
+  const ValueSpec spec = program_.values[input.index];
+  Shape shape = spec.shape;
+  if (counts_rows) shape.at(0) = output_rows;
+  const ValueId output = add_value(name, spec.kind, shape);
   const int index = static_cast<int>(program_.exchanges.size());
   program_.exchange_of[output.index] = index;
-  program_.exchanges.push_back({std::move(name), kind, std::move(axis), input, output});
+  program_.exchanges.push_back(
+      {std::move(name), kind, std::move(axis), input, output, std::move(rows), std::move(receive), order, region_});
   program_.steps.push_back(LaunchExchange{index});
+  return output;
+}
+
+ValueId ProgramBuilder::launch(std::string name, ExchangeKind kind, std::string axis, ValueId input) {
+  return launch(std::move(name), kind, std::move(axis), input, Dimension(0));
+}
+
+ValueId ProgramBuilder::exchange(std::string name, ExchangeKind kind, std::string axis, ValueId input,
+                                 const Dimension& output_rows, RowCounts rows, RowCounts receive) {
+  const ValueId output =
+      launch(std::move(name), kind, std::move(axis), input, output_rows, std::move(rows), std::move(receive));
+  wait(output);
+  return output;
+}
+
+ValueId ProgramBuilder::exchange(std::string name, ExchangeKind kind, std::string axis, ValueId input) {
+  const ValueId output = launch(std::move(name), kind, std::move(axis), input);
+  wait(output);
   return output;
 }
 

@@ -30,14 +30,27 @@ struct Segment {
   int region = -1;  // the layer it belongs to; -1: none, never recomputed
 };
 
-// The communication patterns of the program, each with its transpose.
+// The communication patterns of the program, each with its transpose for gradients. "Rows" is dimension 0.
 enum class ExchangeKind {
-  kAllGather,  // rows of all ranks in rank order; transpose: reduce-scatter of the gradient
-  kHalo,       // the rows before this rank's first one; transpose: gradients go back to their owner and are added
-  kAllToAll,   // rows to their owners by counts; transpose: the same with counts swapped
-  kAllReduce,  // partial sums to the whole; transpose: none needed (the gradient is the same on every rank)
+  kAllGather,      // the rows of all ranks, in rank order            transpose: reduce-scatter
+  kReduceScatter,  // the sum over ranks; each gets its rows           transpose: all-gather
+  kAllReduce,      // partial sums to the whole, on every rank         transpose: none, its gradient is the same on every rank
+  kEnter,          // none: an equal value enters a region where       transpose: all-reduce
+                   //       every rank derives only its part
+  kSplit,          // own rows of a value that all ranks have          transpose: all-gather
+  kCollect,        // the rows of all ranks, for equal use everywhere  transpose: own rows, since all have the same gradient
+  kAllToAll,       // rows to their owners, by counts                  transpose: the same with counts swapped
 };
 const char* to_string(ExchangeKind kind);
+
+// How many rows go where, by rank of the axis: known when the program is built, or a discrete value int64 [ranks].
+struct RowCounts {
+  RowCounts() = default;
+  RowCounts(ValueId counts) : value(counts) {}                                 // NOLINT: implicit on purpose
+  RowCounts(std::vector<int64_t> counts) : fixed(std::move(counts)) {}  // NOLINT
+  ValueId value;
+  std::vector<int64_t> fixed;
+};
 
 struct Exchange {
   std::string name;
@@ -45,6 +58,10 @@ struct Exchange {
   std::string axis;  // mesh axis: "cp", "tp", "ep"
   ValueId input;
   ValueId output;
+  RowCounts rows;     // all but kAllReduce, kEnter: rows of each rank; kAllToAll: rows sent to each
+  RowCounts receive;  // kAllToAll: rows received from each
+  ValueId order;      // kAllGather, optional: int64 [all rows], the gathered row that becomes row i
+  int region = -1;    // as of a segment
 };
 
 struct RunSegment {
@@ -109,9 +126,17 @@ class ProgramBuilder {
   void segment(std::string name, std::vector<ValueId> reads, std::vector<ValueId> makes, std::vector<ParameterId> parameters,
                SegmentCode code);
 
-  // Starts an exchange of `input`; the returned value may be read only after `wait` of it.
+  // Starts an exchange of `input`; the returned value, whose rows are `output_rows` and whose other dimensions are those of
+  // the input, may be read only after `wait` of it.
+  ValueId launch(std::string name, ExchangeKind kind, std::string axis, ValueId input, const Dimension& output_rows,
+                 RowCounts rows = {}, RowCounts receive = {}, ValueId order = {});
+  // Without a change of rows: kAllReduce, kEnter.
   ValueId launch(std::string name, ExchangeKind kind, std::string axis, ValueId input);
   void wait(ValueId output);
+  // `launch` and `wait` at once.
+  ValueId exchange(std::string name, ExchangeKind kind, std::string axis, ValueId input, const Dimension& output_rows,
+                   RowCounts rows = {}, RowCounts receive = {});
+  ValueId exchange(std::string name, ExchangeKind kind, std::string axis, ValueId input);
 
   const ValueSpec& spec(ValueId value) const { return program_.values[value.index]; }
 

@@ -1,6 +1,7 @@
 #include "engine/schedule.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -24,12 +25,16 @@ const char* to_string(ActionKind kind) {
       return "launch transpose";
     case ActionKind::kWaitTranspose:
       return "wait transpose";
-    case ActionKind::kGatherUnit:
-      return "gather";
+    case ActionKind::kLaunchGather:
+      return "launch gather";
+    case ActionKind::kWaitGather:
+      return "wait gather";
     case ActionKind::kReleaseUnit:
       return "release unit";
-    case ActionKind::kReduceUnit:
-      return "reduce";
+    case ActionKind::kLaunchReduce:
+      return "launch reduce";
+    case ActionKind::kWaitReduce:
+      return "wait reduce";
     case ActionKind::kReleaseValue:
       return "release";
   }
@@ -52,7 +57,21 @@ class Builder {
   }
 
  private:
-  int run_of(const Segment& segment) const { return segment.region < 0 ? -1 : segment.region / options_.recompute.every; }
+  int run_of(int region) const { return region < 0 ? -1 : region / options_.recompute.every; }
+
+  // Whether the exchange needs no other rank in forward.
+  bool is_local(const Exchange& exchange) const {
+    if (exchange.kind == ExchangeKind::kEnter || exchange.kind == ExchangeKind::kSplit) return true;
+    const auto size = options_.axis_sizes.find(exchange.axis);
+    return size == options_.axis_sizes.end() || size->second == 1;
+  }
+  // The region that makes a value, anew where that is recomputed; nothing for inputs and for what other ranks sent.
+  std::optional<int> made_in(int value) const {
+    if (program_.segment_of[value] >= 0) return program_.segments[program_.segment_of[value]].region;
+    if (program_.exchange_of[value] < 0) return {};
+    const Exchange& exchange = program_.exchanges[program_.exchange_of[value]];
+    return is_local(exchange) ? std::optional(exchange.region) : std::nullopt;
+  }
 
   // Decides which segments run again and which values stay for them.
   void classify() {
@@ -63,16 +82,20 @@ class Builder {
       for (size_t s = 0; s < recomputed_.size(); ++s) recomputed_[s] = program_.segments[s].region >= 0;
     }
     kept_.assign(program_.values.size(), true);
-    for (size_t v = 0; v < kept_.size(); ++v) {
-      const int maker = program_.segment_of[v];
-      if (maker >= 0 && recomputed_[maker] && program_.values[v].kind == ValueKind::kDifferentiable) kept_[v] = false;
-    }
-    for (const Segment& reader : program_.segments) {
-      for (ValueId id : reader.reads) {
-        const int maker = program_.segment_of[id.index];
-        if (maker >= 0 && run_of(program_.segments[maker]) != run_of(reader)) kept_[id.index] = true;  // leaves its run
+    if (options_.backward && policy.mode != RecomputePolicy::Mode::kNone) {
+      for (size_t v = 0; v < kept_.size(); ++v) {
+        const auto region = made_in(static_cast<int>(v));
+        if (region && *region >= 0 && program_.values[v].kind == ValueKind::kDifferentiable) kept_[v] = false;
       }
     }
+    const auto leaves = [&](ValueId id, int reader_region) {
+      const auto region = made_in(id.index);
+      if (region && run_of(*region) != run_of(reader_region)) kept_[id.index] = true;
+    };
+    for (const Segment& reader : program_.segments) {
+      for (ValueId id : reader.reads) leaves(id, reader.region);
+    }
+    for (const Exchange& exchange : program_.exchanges) leaves(exchange.input, exchange.region);
     if (policy.mode == RecomputePolicy::Mode::kSelective) {
       for (size_t v = 0; v < kept_.size(); ++v) {
         for (const std::string& glob : policy.keep) kept_[v] = kept_[v] || glob_matches(glob, program_.values[v].name);
@@ -100,15 +123,28 @@ class Builder {
   void recompute(int s, int micro_batch) {
     if (graph_live_[s]) return;
     graph_live_[s] = true;
-    for (ValueId id : program_.segments[s].reads) {
-      if (!kept_[id.index]) recompute(program_.segment_of[id.index], micro_batch);
-    }
+    for (ValueId id : program_.segments[s].reads) make_again(id, micro_batch);
     emit(ActionKind::kRecompute, s, micro_batch, true);
+  }
+
+  void make_again(ValueId value, int micro_batch) {
+    if (kept_[value.index]) return;
+    if (program_.segment_of[value.index] >= 0) {
+      recompute(program_.segment_of[value.index], micro_batch);
+      return;
+    }
+    const int exchange = program_.exchange_of[value.index];
+    if (repeated_[exchange]) return;
+    repeated_[exchange] = true;
+    make_again(program_.exchanges[exchange].input, micro_batch);
+    emit(ActionKind::kLaunch, exchange, micro_batch);
+    emit(ActionKind::kWait, exchange, micro_batch);
   }
 
   void backward(int micro_batch) {
     graph_live_.assign(program_.segments.size(), false);
     for (size_t s = 0; s < graph_live_.size(); ++s) graph_live_[s] = !recomputed_[s];
+    repeated_.assign(program_.exchanges.size(), false);
     for (auto step = program_.steps.rbegin(); step != program_.steps.rend(); ++step) {
       if (auto* run = std::get_if<RunSegment>(&*step)) {
         if (!has_backward(run->segment)) continue;
@@ -141,8 +177,20 @@ class Builder {
         (recorded ? uses : makes).push_back(id.index);
       }
     } else if (action.kind == ActionKind::kLaunch) {
-      uses.push_back(program_.exchanges[action.index].input.index);
-    } else if (action.kind == ActionKind::kWait) {
+      const Exchange& exchange = program_.exchanges[action.index];
+      uses.push_back(exchange.input.index);
+      for (ValueId id : {exchange.rows.value, exchange.receive.value}) {
+        if (id.valid()) uses.push_back(id.index);
+      }
+    } else if (action.kind == ActionKind::kWait || action.kind == ActionKind::kLaunchTranspose) {
+      const Exchange& exchange = program_.exchanges[action.index];
+      if (exchange.order.valid()) uses.push_back(exchange.order.index);
+      if (action.kind == ActionKind::kLaunchTranspose) {
+        for (ValueId id : {exchange.rows.value, exchange.receive.value}) {
+          if (id.valid()) uses.push_back(id.index);
+        }
+        return;
+      }
       makes.push_back(program_.exchanges[action.index].output.index);
     }
   }
@@ -176,39 +224,69 @@ class Builder {
     return result;
   }
 
-  // Gathers a unit before its first use and releases it after its last; a reduce follows the last backward of each micro-batch.
-  std::vector<Action> with_units(std::vector<Action> actions) const {
-    struct Life {
-      size_t first, last;
-    };
-    // Lives of a unit: one for the whole step, or one for every forward and every backward.
+  // A stretch of actions in which a unit's compute copies are there.
+  struct Life {
+    int unit;
+    size_t first, last;
+  };
+
+  // Lives of units by their first action: one for the whole step, or one for every forward and every backward.
+  std::vector<Life> lives_of(const std::vector<Action>& actions) const {
     std::map<std::pair<int, int>, Life> lives;
-    std::map<std::pair<int, int>, size_t> last_backward;  // (unit, micro-batch)
     for (size_t i = 0; i < actions.size(); ++i) {
       const Action& action = actions[i];
-      const bool is_forward = action.kind == ActionKind::kForward;
       const bool is_backward = action.kind == ActionKind::kBackward || action.kind == ActionKind::kRecompute;
-      if (!is_forward && !is_backward) continue;
+      if (action.kind != ActionKind::kForward && !is_backward) continue;
       for (ParameterId id : program_.segments[action.index].parameters) {
         const int unit = program_.unit_of[id.index];
         const int life = options_.release_after_forward ? 2 * action.micro_batch + is_backward : 0;
-        auto [it, is_new] = lives.try_emplace({unit, life}, Life{i, i});
-        it->second.last = i;
-        if (is_backward) last_backward[{unit, action.micro_batch}] = i;
+        lives.try_emplace({unit, life}, Life{unit, i, i}).first->second.last = i;
       }
     }
+    std::vector<Life> sorted;
+    for (const auto& [key, life] : lives) sorted.push_back(life);
+    std::stable_sort(sorted.begin(), sorted.end(), [](const Life& a, const Life& b) { return a.first < b.first; });
+    return sorted;
+  }
+
+  // Gathers units before their first use and releases them after their last; sends gradients off after the last backward.
+  std::vector<Action> with_units(std::vector<Action> actions) const {
     std::vector<std::vector<Action>> before(actions.size()), after(actions.size());
-    for (const auto& [key, index] : last_backward) after[index].push_back({ActionKind::kReduceUnit, key.first, key.second});
-    for (const auto& [key, life] : lives) {
-      before[life.first].push_back({ActionKind::kGatherUnit, key.first, -1});
-      after[life.last].push_back({ActionKind::kReleaseUnit, key.first, -1});
+    const std::vector<Life> lives = lives_of(actions);
+    for (size_t i = 0; i < lives.size(); ++i) {
+      if (i == 0) before[lives[i].first].push_back({ActionKind::kLaunchGather, lives[i].unit, -1});
+      before[lives[i].first].push_back({ActionKind::kWaitGather, lives[i].unit, -1});
+      if (i + 1 < lives.size()) before[lives[i].first].push_back({ActionKind::kLaunchGather, lives[i + 1].unit, -1});
+      after[lives[i].last].push_back({ActionKind::kReleaseUnit, lives[i].unit, -1});
+    }
+    std::map<std::pair<int, int>, size_t> last_backward;  // (unit, micro-batch)
+    for (size_t i = 0; i < actions.size(); ++i) {
+      if (actions[i].kind != ActionKind::kBackward) continue;
+      for (ParameterId id : program_.segments[actions[i].index].parameters)
+        last_backward[{program_.unit_of[id.index], actions[i].micro_batch}] = i;
+    }
+    for (const auto& [key, index] : last_backward) {
+      const bool last = key.second + 1 == options_.micro_batches;
+      if (last || options_.reduce_every_micro_batch)
+        after[index].push_back({ActionKind::kLaunchReduce, key.first, key.second, false, last});
     }
     std::vector<Action> result;
+    std::optional<Action> reducing;
+    const auto await = [&] {
+      if (reducing) result.push_back({ActionKind::kWaitReduce, reducing->index, reducing->micro_batch, false, reducing->last});
+      reducing.reset();
+    };
     for (size_t i = 0; i < actions.size(); ++i) {
       result.insert(result.end(), before[i].begin(), before[i].end());
       result.push_back(actions[i]);
-      result.insert(result.end(), after[i].begin(), after[i].end());
+      for (const Action& action : after[i]) {
+        result.push_back(action);
+        if (action.kind != ActionKind::kLaunchReduce) continue;
+        await();
+        reducing = action;
+      }
     }
+    await();
     return result;
   }
 
@@ -217,6 +295,7 @@ class Builder {
   std::vector<bool> recomputed_;  // per segment
   std::vector<bool> kept_;        // per value: at hand when backward recomputes
   std::vector<bool> graph_live_;  // per segment, while emitting one backward
+  std::vector<bool> repeated_;    // per exchange, likewise
   std::vector<Action> actions_;
 };
 
@@ -249,9 +328,11 @@ const std::string& name_of(const Program& program, const Action& action) {
     case ActionKind::kLaunchTranspose:
     case ActionKind::kWaitTranspose:
       return program.exchanges[action.index].name;
-    case ActionKind::kGatherUnit:
+    case ActionKind::kLaunchGather:
+    case ActionKind::kWaitGather:
     case ActionKind::kReleaseUnit:
-    case ActionKind::kReduceUnit:
+    case ActionKind::kLaunchReduce:
+    case ActionKind::kWaitReduce:
       return program.units[action.index].name;
     case ActionKind::kReleaseValue:
       return program.values[action.index].name;

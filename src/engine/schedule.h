@@ -1,6 +1,7 @@
 // The schedule: the flat list of actions that one rank carries out in a step. The executor only runs actions.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -10,8 +11,8 @@ namespace hyperparallel::engine {
 
 // Which forward work is done again in backward instead of being kept. Only segments that belong to a region (a layer) take part.
 // NOTE [Recompute]: regions are cut into runs of `every`. What a run reads from outside and what leaves it stays live; inside, a
-// full run keeps discrete choices and exchange results (they are given again, not made or sent again) and makes the rest anew,
-// once, just before its backward. `selective` also keeps every value whose name matches a glob of `keep`; a segment all of whose
+// full run keeps discrete choices and what came from other ranks (they are given again, not made or sent again) and makes the rest
+// anew, once, just before its backward; exchanges that need no other rank are repeated. `selective` also keeps every value whose name matches a glob of `keep`; a segment all of whose
 // inputs are at hand is run again alone. Bits are those of `none` in every mix.
 struct RecomputePolicy {
   enum class Mode { kNone, kFull, kSelective } mode = Mode::kNone;
@@ -27,9 +28,11 @@ enum class ActionKind {
   kWait,             // exchange
   kLaunchTranspose,  // exchange: gradient of the output sets out
   kWaitTranspose,    // exchange: and arrives at the input
-  kGatherUnit,       // unit: compute copies of its parameters
+  kLaunchGather,     // unit: its shards set out
+  kWaitGather,       // unit: compute copies of its parameters are there
   kReleaseUnit,      // unit
-  kReduceUnit,       // unit: gradients of this micro-batch are summed over the replicas
+  kLaunchReduce,     // unit: what backward added sets out to the owners
+  kWaitReduce,       // unit: and is added to their gradients
   kReleaseValue,     // value: its last reader is done
 };
 const char* to_string(ActionKind kind);
@@ -39,16 +42,22 @@ struct Action {
   int index;                // of the segment, exchange, unit or value
   int micro_batch;          // -1 for units
   bool keep_graph = false;  // kForward: backward of this segment will follow without a recompute
+  bool last = false;        // kWaitReduce: the last one of the unit in the step
 };
 
 struct ScheduleOptions {
   RecomputePolicy recompute;
+  std::map<std::string, int> axis_sizes;  // ranks on a mesh axis; 1 where it is not named
   int micro_batches = 1;
   bool backward = true;                // false: forward only (validation, generation); nothing is kept
-  bool release_after_forward = false;  // units are released between forward and backward and gathered again
+  // Units are released after every forward and every backward, and gathered again; else they stay for the whole step.
+  bool release_after_forward = false;
+  // Gradients go to their owners after every micro-batch; else whole ones are kept until the last.
+  bool reduce_every_micro_batch = false;
 };
 
-// Micro-batches run one after another, each forward then backward.
+// Micro-batches run one after another, each forward then backward. The gather of a unit is launched when the one before it in use
+// has arrived, and a reduction is awaited behind the launch of the next.
 std::vector<Action> build_schedule(const Program& program, const ScheduleOptions& options);
 
 // Globs of the policy that match no value of the program.

@@ -54,7 +54,7 @@ struct Linear : Function<Linear> {
     at::Tensor dx;
     if (context->needs_input_grad(0)) dx = at::matmul(dy, weight.value(dy.scalar_type()));
     if (weight.store->trainable(weight.id)) {
-      add_product(weight.store->gradient_or_zeros(weight.id), dy.reshape({-1, dy.size(-1)}), x.reshape({-1, x.size(-1)}));
+      add_product(weight.store->slot(weight.id), dy.reshape({-1, dy.size(-1)}), x.reshape({-1, x.size(-1)}));
     }
     return {dx, Variable(), Variable()};
   }
@@ -77,7 +77,7 @@ struct BlockLinear : Function<BlockLinear> {
     at::Tensor dx;
     if (context->needs_input_grad(0)) dx = at::bmm(dy, w).transpose(0, 1);
     if (weight.store->trainable(weight.id)) {
-      at::Tensor slot = weight.store->gradient_or_zeros(weight.id).view({blocks, -1, in});
+      at::Tensor slot = weight.store->slot(weight.id).view({blocks, -1, in});
       for (int64_t b = 0; b < blocks; ++b) add_product(slot[b], dy[b], x.select(1, b));
     }
     return {dx, Variable(), Variable()};
@@ -117,7 +117,7 @@ struct GroupedLinear : Function<GroupedLinear> {
     const bool wants_dx = context->needs_input_grad(0), wants_dw = weight.store->trainable(weight.id);
     at::Tensor dx, slot;
     if (wants_dx) dx = at::empty_like(x);
-    if (wants_dw) slot = weight.store->gradient_or_zeros(weight.id);
+    if (wants_dw) slot = weight.store->slot(weight.id);
     for_each_group(offsets, [&](int64_t group, int64_t first, int64_t rows) {
       const at::Tensor dy_rows = dy.narrow(0, first, rows);
       if (wants_dx) {
@@ -140,56 +140,69 @@ struct Embedding : Function<Embedding> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     WeightHolder& weight = saved_weight(context);
     if (weight.store->trainable(weight.id)) {
-      kernels::scatter_add_rows(weight.store->gradient_or_zeros(weight.id), context->get_saved_variables()[0], gradients[0]);
+      kernels::scatter_add_rows(weight.store->slot(weight.id), context->get_saved_variables()[0], gradients[0]);
     }
     return {Variable(), Variable(), Variable()};
   }
 };
 
+// log(sum of exp) over all words and the logit of the target, from what each rank of the part's group found among its words.
+// Both [rows].
+void combine_parts(const VocabularyPart& part, at::Tensor& log_sums, at::Tensor& target_logits) {
+  if (part.group == nullptr) return;
+  const at::Tensor mine = at::stack({log_sums, target_logits}).unsqueeze(0);  // [1, 2, rows]
+  const at::Tensor all =
+      part.group->all_gather(mine, std::vector<int64_t>(part.group->size(), 1), "cross_entropy").wait();  // [ranks, 2, rows]
+  log_sums = all.select(1, 0).logsumexp(0);
+  target_logits = all.select(1, 1).sum(0);
+}
+
 struct LinearCrossEntropy : Function<LinearCrossEntropy> {
   // Only scored rows meet the vocabulary.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden, const at::Tensor& /*anchor*/,
-                            const at::Tensor& targets, const Weight& weight, int64_t chunk) {
+                            const at::Tensor& targets, const Weight& weight, int64_t chunk, const VocabularyPart& part) {
     save_weight(context, weight);
     const at::Tensor scored = targets.ge(0).nonzero().flatten();  // [scored]
-    const at::Tensor rows = hidden.index_select(0, scored), ids = targets.index_select(0, scored);
+    const at::Tensor rows = hidden.index_select(0, scored);
     const at::Tensor w = weight.value().to(hidden.scalar_type());
-    const at::ScalarType type = kernels::math_type(hidden.scalar_type());
-    at::Tensor log_sums = at::empty({scored.size(0)}, hidden.options().dtype(type));
-    at::Tensor losses = at::zeros({hidden.size(0)}, hidden.options().dtype(type));
+    const at::Tensor ids = targets.index_select(0, scored) - part.first;
+    const at::Tensor here = ids.ge(0).logical_and(ids.lt(w.size(0))), own = ids.clamp(0, w.size(0) - 1);  // [scored]
+    const auto options = hidden.options().dtype(kernels::math_type(hidden.scalar_type()));
+    at::Tensor log_sums = at::empty({scored.size(0)}, options), target_logits = at::empty({scored.size(0)}, options);
     for (int64_t first = 0; first < scored.size(0); first += chunk) {
       const int64_t count = std::min(chunk, scored.size(0) - first);
-      const at::Tensor logits = at::linear(rows.narrow(0, first, count), w).to(type);  // [chunk, vocabulary]
-      const at::Tensor log_sum = logits.logsumexp(1);
-      log_sums.narrow(0, first, count).copy_(log_sum);
-      losses.index_copy_(0, scored.narrow(0, first, count),
-                         log_sum - logits.gather(1, ids.narrow(0, first, count).unsqueeze(1)).squeeze(1));
+      const at::Tensor logits = at::linear(rows.narrow(0, first, count), w).to(options.dtype());  // [chunk, vocabulary]
+      log_sums.narrow(0, first, count).copy_(logits.logsumexp(1));
+      target_logits.narrow(0, first, count).copy_(logits.gather(1, own.narrow(0, first, count).unsqueeze(1)).squeeze(1));
     }
-    context->save_for_backward({hidden, scored, ids, log_sums});
+    target_logits.masked_fill_(here.logical_not(), 0);
+    combine_parts(part, log_sums, target_logits);
+    context->save_for_backward({hidden, scored, own, here, log_sums});
     context->saved_data["chunk"] = chunk;
-    return losses;
+    return at::zeros({hidden.size(0)}, options).index_copy_(0, scored, log_sums - target_logits);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     WeightHolder& weight = saved_weight(context);
     const variable_list saved = context->get_saved_variables();
-    const at::Tensor hidden = saved[0].detach(), scored = saved[1], ids = saved[2], log_sums = saved[3];
+    const at::Tensor hidden = saved[0].detach(), scored = saved[1], own = saved[2], here = saved[3], log_sums = saved[4];
     const int64_t chunk = context->saved_data["chunk"].toInt();
     const at::Tensor rows = hidden.index_select(0, scored), w = weight.value(hidden.scalar_type());
     const at::Tensor seeds = gradients[0].index_select(0, scored);  // [scored]
     at::Tensor dx = at::zeros_like(hidden), slot;
-    if (weight.store->trainable(weight.id)) slot = weight.store->gradient_or_zeros(weight.id);
+    if (weight.store->trainable(weight.id)) slot = weight.store->slot(weight.id);
     for (int64_t first = 0; first < scored.size(0); first += chunk) {
       const int64_t count = std::min(chunk, scored.size(0) - first);
-      const at::Tensor x = rows.narrow(0, first, count);
+      const auto part = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
+      const at::Tensor x = part(rows);
       at::Tensor d = at::linear(x, w).to(log_sums.scalar_type());
-      d.sub_(log_sums.narrow(0, first, count).unsqueeze(1)).exp_();  // probabilities
-      d.scatter_add_(1, ids.narrow(0, first, count).unsqueeze(1), at::full({count, 1}, -1.0, d.options()));
-      d.mul_(seeds.narrow(0, first, count).unsqueeze(1));
+      d.sub_(part(log_sums).unsqueeze(1)).exp_();  // probabilities
+      d.scatter_add_(1, part(own).unsqueeze(1), part(here).to(d.scalar_type()).neg().unsqueeze(1));
+      d.mul_(part(seeds).unsqueeze(1));
       d = d.to(hidden.scalar_type());
-      dx.index_copy_(0, scored.narrow(0, first, count), at::mm(d, w));
+      dx.index_copy_(0, part(scored), at::mm(d, w));
       if (slot.defined()) add_product(slot, d, x);
     }
-    return {dx, Variable(), Variable(), Variable(), Variable()};
+    return {dx, Variable(), Variable(), Variable(), Variable(), Variable()};
   }
 };
 
@@ -212,8 +225,9 @@ at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& offsets, const 
 at::Tensor embedding(const at::Tensor& ids, const Weight& weight) {
   return Embedding::apply(ids, anchor_of(weight), weight);
 }
-at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& targets, const Weight& weight, int64_t chunk) {
-  return LinearCrossEntropy::apply(hidden, anchor_of(weight), targets, weight, chunk);
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& targets, const Weight& weight, int64_t chunk,
+                                const VocabularyPart& part) {
+  return LinearCrossEntropy::apply(hidden, anchor_of(weight), targets, weight, chunk, part);
 }
 
 }  // namespace hyperparallel::engine

@@ -7,6 +7,7 @@
 
 #include <ATen/ATen.h>
 
+#include "dist/group.h"
 #include "engine/parameter.h"
 
 namespace hyperparallel::engine {
@@ -33,9 +34,17 @@ at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& offsets, const 
 // ids int64 [n], weight [rows, width] -> [n, width]. A negative id gives a row of zeros and no gradient.
 at::Tensor embedding(const at::Tensor& ids, const Weight& weight);
 
+// The rows of the vocabulary that a rank has: they begin at `first`, and the ranks of `group` have all of them.
+struct VocabularyPart {
+  dist::Group* group = nullptr;  // nullptr: this rank has all
+  int64_t first = 0;
+};
+
 // Cross-entropy of hidden @ weight^T against targets, without ever holding the logits of more than `chunk` rows.
-// hidden [tokens, width]; targets int64 [tokens], -100 = not scored; weight [vocabulary, width] -> loss [tokens] in FP32 (FP64),
-// 0 where not scored. The product runs in hidden's type, the rest in FP32.
-at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& targets, const Weight& weight, int64_t chunk);
+// hidden [tokens, width], equal on all ranks of the part's group; targets int64 [tokens], -100 = not scored; weight [the part's
+// rows, width] -> loss [tokens] in FP32 (FP64), 0 where not scored, equal on all ranks. The product runs in hidden's type, the
+// rest in FP32. The gradient of hidden is this rank's part of a sum over the group. Communicates once in forward.
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& targets, const Weight& weight, int64_t chunk,
+                                const VocabularyPart& part = {});
 
 }  // namespace hyperparallel::engine

@@ -113,6 +113,7 @@ struct PlanOverride {
 struct ParallelSection {
   int64_t fsdp_replicate = 1;
   int64_t fsdp_shard = -1;
+  bool reshard_after_forward = true;
   int64_t tp = 1;
   bool sequence_parallel = false;
   int64_t cp = 1;

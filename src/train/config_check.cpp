@@ -96,11 +96,10 @@ class Checker {
                                                        {"pp", p.pp},
                                                        {"vision_ulysses", p.vision_ulysses}};
     for (const auto& [name, degree] : degrees) {
-      if (degree == 0) complain(fmt::format("parallel.{}", name), "expected 1 or -1, found 0");
-      if (degree > 1) unfinished(fmt::format("parallel.{}", name), fmt::format("degree {}", degree), "1");
+      if (degree == 0) complain(fmt::format("parallel.{}", name), "expected 1 or more, or -1, found 0");
     }
-    if (p.sequence_parallel) unfinished("parallel.sequence_parallel", "true", "false");
-    if (p.cp_shard != CpShard::kContiguous) unfinished("parallel.cp_shard", "balanced", "contiguous");
+    if (p.pp != 1) unfinished("parallel.pp", fmt::format("degree {}", p.pp), "1");
+    if (p.vision_ulysses != 1) unfinished("parallel.vision_ulysses", fmt::format("degree {}", p.vision_ulysses), "1");
     if (!p.plan_overrides.empty()) unfinished("parallel.plan_overrides", "a list with entries", "[]");
   }
 

@@ -99,14 +99,16 @@ void visit_keys(V& visit, C& c) {
 
 template <class V, Is<ParallelSection> C>
 void visit_keys(V& visit, C& c) {
-  const Accept degree = at_least(1, "ranks");
-  visit("fsdp_replicate", c.fsdp_replicate, degree, "HSDP replicas");
-  visit("fsdp_shard", c.fsdp_shard, at_least(-1, "ranks"), "FSDP shards; -1: the ranks that the other degrees leave");
-  visit("tp", c.tp, degree, "tensor parallel degree");
-  visit("sequence_parallel", c.sequence_parallel, any(), "shard the stream over tp between attention and MoE");
-  visit("cp", c.cp, degree, "context parallel degree");
-  visit("cp_shard", c.cp_shard, any(), "how a row is cut over cp");
-  visit("ep", c.ep, degree, "expert parallel degree");
+  const Accept degree = at_least(-1, "ranks");
+  visit("fsdp_replicate", c.fsdp_replicate, degree, "HSDP replicas: groups of shards that hold the same");
+  visit("fsdp_shard", c.fsdp_shard, degree, "FSDP shards of parameters, gradients and optimizer; -1: the ranks that the others leave");
+  visit("reshard_after_forward", c.reshard_after_forward, any(),
+        "free gathered parameters after forward and gather them again for backward, and reduce gradients after every micro-batch");
+  visit("tp", c.tp, degree, "tensor parallel degree: attention heads and vocabulary");
+  visit("sequence_parallel", c.sequence_parallel, any(), "cut the residual streams over tp between the regions that need all tokens");
+  visit("cp", c.cp, degree, "context parallel degree: ranks that share the tokens of a micro-batch; a part of fsdp_replicate x fsdp_shard");
+  visit("cp_shard", c.cp_shard, any(), "which tokens: consecutive ones, or a chunk from the head and one from the tail, so that all have equal causal work");
+  visit("ep", c.ep, degree, "expert parallel degree: experts and Engram rows; -1: all ranks");
   visit("pp", c.pp, degree, "pipeline stages");
   visit("vision_ulysses", c.vision_ulysses, degree, "ranks that share the attention of one picture");
   visit("plan_overrides", c.plan_overrides, any(), "other roles for parameters: {match, role}");
@@ -233,7 +235,7 @@ template <class V, Is<Config> C>
 void visit_keys(V& visit, C& c) {
   visit.section("model", c.model, "the architecture and how it starts");
   visit.section("data", c.data, "files, tokens, pictures, rows");
-  visit.section("parallel", c.parallel, "the layout over ranks; in this version every degree is 1");
+  visit.section("parallel", c.parallel, "the layout over ranks");
   visit.section("kernels", c.kernels, "which implementation computes an operation; in this version `reference` alone");
   visit.section("recompute", c.recompute, "values recomputed in backward instead of kept");
   visit.section("optimizer", c.optimizer, "how parameters change");

@@ -9,7 +9,7 @@
 namespace hyperparallel::train {
 
 // Different rows of the tables, over all Engram layers, that the tokens of a step look up; `inputs`: its micro-batches.
-// Positions of padding are left out.
+// Positions whose gate is shut (pictures, padding) look up nothing.
 int64_t engram_hit_rows(const models::deepseek_v41::ModelInputs& names, const std::vector<engine::ValueMap>& inputs);
 
 }  // namespace hyperparallel::train

@@ -46,7 +46,7 @@ Generator::Generator(const ModelConfig& config, engine::ParameterStore& paramete
       hasher_(hasher),
       executor_(model_.program, parameters),
       schedule_(forward_schedule(model_.program)) {
-  HP_CHECK(hasher_ != nullptr || !model_.inputs.engram_rows.valid(), "a model with Engram layers needs their hashes");
+  HP_CHECK(hasher_ != nullptr || model_.inputs.engram.empty(), "a model with Engram layers needs their hashes");
   HP_CHECK(options_.max_new_tokens >= 1 && options_.max_sequences >= 1, "{} new tokens of {} sequences", options_.max_new_tokens,
            options_.max_sequences);
 }

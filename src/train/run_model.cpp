@@ -61,8 +61,10 @@ data::SampleOptions sample_options(const Config& config) {
   return options;
 }
 
-data::LoaderOptions loader_options(const Config& config, const std::vector<DataSource>& files, bool repeat) {
+data::LoaderOptions loader_options(const Config& config, const std::vector<DataSource>& files, bool repeat, const Ranks& ranks) {
   data::LoaderOptions options;
+  options.rank = ranks.layout.coordinate("dp");
+  options.world = ranks.layout.size("dp");
   for (const DataSource& source : files) options.files.push_back({source.path.string(), source.weight});
   options.sample = sample_options(config);
   options.seq_len = config.data.seq_len;
@@ -128,20 +130,21 @@ engine::ValueMap RunModel::inputs(const data::MicroBatch& batch) const {
 
 int64_t RunModel::parameter_count() const {
   int64_t count = 0;
-  for (const engine::ParameterSpec& spec : parameters->specs()) count += parameters->master(parameters->find(spec.name)).numel();
+  for (const engine::ParameterSpec& spec : parameters->specs()) count += volume(spec.shape);
   return count;
 }
 
 std::unique_ptr<RunModel> build_run_model(const ModelConfig& config, const models::deepseek_v41::ProgramOptions& options,
-                                          at::ScalarType compute, std::vector<int32_t> engram_token_map) {
+                                          at::ScalarType compute, std::vector<int32_t> engram_token_map,
+                                          const dist::Groups& groups) {
   auto run = std::make_unique<RunModel>(RunModel{build_program(config, options), nullptr, nullptr, {}});
-  run->parameters = std::make_unique<engine::ParameterStore>(run->model.program.parameters, at::kFloat, compute);
-  run->executor = std::make_unique<engine::Executor>(run->model.program, *run->parameters);
+  run->parameters = std::make_unique<engine::ParameterStore>(run->model.program.parameters, at::kFloat, compute, options.layout);
+  run->executor = std::make_unique<engine::Executor>(run->model.program, *run->parameters, groups);
   if (!config.text.engram_layer_ids.empty()) run->hasher.emplace(config.text, std::move(engram_token_map));
   return run;
 }
 
-std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Tokenizer& tokenizer) {
+std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Tokenizer& tokenizer, const Ranks& ranks) {
   check_tokenizer(config, tokenizer);
   const ModelConfig& model = config.model.architecture;
   std::vector<int32_t> map;
@@ -150,24 +153,41 @@ std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Toke
     map.resize(model.text.vocab_size, 0);  // rows of the vocabulary that no token uses never occur
   }
   const auto compute = config.train.dtype == Dtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
-  return build_run_model(model, program_options(config.kernels), compute, std::move(map));
+  models::deepseek_v41::ProgramOptions options = program_options(config.kernels);
+  options.layout = ranks.layout;
+  return build_run_model(model, options, compute, std::move(map), ranks.groups);
 }
 
 namespace {
 
-// `source` has has(name) and load(name), `where` names it in messages.
+at::Tensor load_owned(const checkpoint::Checkpoint& source, const std::string& name, const Box& owned) {
+  if (owned.size == source.tensors().at(name).shape) return source.load(name);  // verified
+  return source.load_box(name, owned.offset, owned.size);
+}
+at::Tensor load_owned(const checkpoint::HfFolder& source, const std::string& name, const Box& owned) {
+  at::Tensor whole = source.load(name);
+  for (size_t d = 0; d < owned.size.size(); ++d) whole = whole.narrow(static_cast<int64_t>(d), owned.offset[d], owned.size[d]);
+  return whole;
+}
+std::vector<int64_t> shape_of(const checkpoint::Checkpoint& source, const std::string& name) {
+  return source.tensors().at(name).shape;
+}
+std::vector<int64_t> shape_of(const checkpoint::HfFolder& source, const std::string& name) {
+  return source.tensors().at(name).shape;
+}
+
+// `where` names the source in messages.
 template <class Source>
 void load_from(engine::ParameterStore& parameters, const Source& source, const std::string& where) {
   for (const engine::ParameterSpec& spec : parameters.specs()) {
     if (!source.has(spec.name))
       throw CheckpointError("{}: {} is missing; the model of the configuration has it", where, spec.name);
-    const at::Tensor saved = source.load(spec.name);
-    at::Tensor& master = parameters.master(parameters.find(spec.name));
-    if (saved.sizes() != master.sizes()) {
-      throw CheckpointError("{}: {} has shape [{}], the configuration asks for [{}]", where, spec.name,
-                            fmt::join(saved.sizes().vec(), ", "), fmt::join(master.sizes().vec(), ", "));
+    if (const auto saved = shape_of(source, spec.name); saved != spec.shape) {
+      throw CheckpointError("{}: {} has shape [{}], the configuration asks for [{}]", where, spec.name, fmt::join(saved, ", "),
+                            fmt::join(spec.shape, ", "));
     }
-    master.copy_(saved);
+    const engine::ParameterId id = parameters.find(spec.name);
+    parameters.master(id).copy_(load_owned(source, spec.name, parameters.placement(id).owned));
   }
   parameters.masters_changed();
 }

@@ -15,6 +15,7 @@
 #include "models/deepseek_v41/batch.h"
 #include "models/deepseek_v41/program.h"
 #include "train/config.h"
+#include "train/ranks.h"
 
 namespace hyperparallel::train {
 
@@ -30,13 +31,14 @@ struct RunModel {
   int64_t parameter_count() const;
 };
 
-// Builds the program and allocates the parameters (zeros, masters in FP32). Throws ConfigError, naming both numbers, where
-// tokenizer and model disagree.
-std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Tokenizer& tokenizer);
+// Builds the rank's program and allocates its parameters (zeros, masters in FP32). Throws ConfigError, naming both numbers, where
+// tokenizer and model disagree, or model and layout.
+std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Tokenizer& tokenizer,
+                                          const Ranks& ranks = one_rank());
 // The same without a tokenizer. `engram_token_map`: the class of each id of the vocabulary; unused without Engram layers.
 std::unique_ptr<RunModel> build_run_model(const models::deepseek_v41::ModelConfig& config,
                                           const models::deepseek_v41::ProgramOptions& options, at::ScalarType compute,
-                                          std::vector<int32_t> engram_token_map);
+                                          std::vector<int32_t> engram_token_map, const dist::Groups& groups = {});
 
 // Sets libtorch's threads, determinism and allocator for this process, from `train.threads` and `train.deterministic`. Call
 // first.
@@ -45,11 +47,12 @@ void set_up_libtorch(const TrainSection& train);
 models::deepseek_v41::ProgramOptions program_options(const KernelsSection& kernels);
 engine::RecomputePolicy recompute_policy(const RecomputeSection& recompute);
 
-// The loader of one split. `repeat`: training; otherwise one pass in file order.
-data::LoaderOptions loader_options(const Config& config, const std::vector<DataSource>& files, bool repeat);
+// The loader of one split for this rank. `repeat`: training; otherwise one pass in file order.
+data::LoaderOptions loader_options(const Config& config, const std::vector<DataSource>& files, bool repeat,
+                                   const Ranks& ranks = one_rank());
 data::SampleOptions sample_options(const Config& config);
 
-// Loads all parameters by name, from a checkpoint of ours or a Hugging Face folder. Throws CheckpointError for a missing tensor
+// Loads the owned rows of all parameters by name, from a checkpoint of ours or a Hugging Face folder. Throws CheckpointError for a missing tensor
 // or another shape.
 void load_parameters(engine::ParameterStore& parameters, const checkpoint::Checkpoint& checkpoint);
 void load_parameters(engine::ParameterStore& parameters, const checkpoint::HfFolder& folder);

@@ -65,7 +65,7 @@ class ValidationCallback : public TrainerCallback {
     if (interval == 0 || trainer.config().data.validation.empty() || (metrics.step % interval != 0 && !is_last)) return;
     const double loss = trainer.validate();
     metrics.extra["validation_metrics/loss"] = loss;
-    log::info("step {}: validation loss {:.5f}", metrics.step, loss);
+    if (trainer.ranks().is_first()) log::info("step {}: validation loss {:.5f}", metrics.step, loss);
     Progress& progress = trainer.progress();
     if (std::isfinite(loss) && (progress.lowest_validation_loss == 0 || loss < progress.lowest_validation_loss)) {
       progress.lowest_validation_loss = loss;
@@ -163,7 +163,14 @@ void add_callbacks(Trainer& trainer, checkpoint::CheckpointStore& store) {
   trainer.add(std::make_unique<StopCallback>());
   trainer.add(std::make_unique<ValidationCallback>());
   trainer.add(std::make_unique<CheckpointCallback>(store));
-  if (config.validation.generate_samples > 0 && !config.data.validation.empty()) trainer.add(std::make_unique<SamplesCallback>());
+  if (!trainer.ranks().is_first()) return;  // what follows is written once
+  if (config.validation.generate_samples > 0 && !config.data.validation.empty()) {
+    if (trainer.ranks().layout.mesh.world_size() == 1) {
+      trainer.add(std::make_unique<SamplesCallback>());
+    } else {
+      log::warn("validation.generate_samples needs the whole model on one rank and is left out; `hyperparallel eval` answers later");
+    }
+  }
   sink(std::make_unique<MetricsFile>(output / "metrics.jsonl", done));
   if (config.logging.tensorboard) sink(std::make_unique<TensorBoardFile>(output / "tb", done));
   sink(std::make_unique<ProgressLine>(stdout, config.logging.interval, config.train.steps));
@@ -196,49 +203,83 @@ void export_last(const Config& config, const checkpoint::CheckpointStore& store,
   log::info("exported the model to {}", folder.string());
 }
 
+// The checkpoint to continue from; one rank looks, all open the same.
+std::optional<checkpoint::Checkpoint> open_latest(const Config& config, const checkpoint::CheckpointStore& store,
+                                                  const Ranks& ranks) {
+  std::optional<checkpoint::Checkpoint> found;
+  if (ranks.is_first()) {
+    found = config.checkpoint.load_step >= 0 ? std::optional(store.open(config.checkpoint.load_step))
+                                             : store.open_verified(config.checkpoint.fall_back);
+  }
+  const int64_t step = ranks.sum(found ? found->step() : ranks.is_first() ? -1 : 0, "world", "latest checkpoint");
+  if (step < 0 || ranks.is_first()) return found;
+  return store.open(step);
+}
+
+void write_beginning(const Config& config, Trainer& trainer) {
+  const std::filesystem::path& output = config.train.output;
+  file::write(output / "config.yaml", to_yaml(config, /*with_sources=*/true));
+  const std::string parameters = std::to_string(trainer.model().parameter_count());
+  const int ranks = trainer.ranks().layout.mesh.world_size();
+  log::info("{} parameters{}, {} training samples, {} steps to {}", parameters,
+            ranks == 1 ? "" : fmt::format(" on {} ranks", ranks), trainer.loader().samples(), config.train.steps, output.string());
+  write_run_facts(output, {{"parameters", parameters},
+                           {"ranks", std::to_string(ranks)},
+                           {"training samples", std::to_string(trainer.loader().samples())},
+                           {"steps", std::to_string(config.train.steps)}});
+}
+
 }  // namespace
 
-int train(const Config& config) {
+int train(const Config& config, dist::World* world) {
   SignalScope signals;
   const std::filesystem::path& output = config.train.output;
-  Trainer trainer(config);
+  Trainer trainer(config, world);
+  const Ranks& ranks = trainer.ranks();
+  const bool first = ranks.is_first();
   std::filesystem::create_directories(output);
-  checkpoint::CheckpointStore store(output / "checkpoints", {config.checkpoint.keep_latest_k});
+  const auto saving = ranks.checkpoint_group();
+  checkpoint::CheckpointStore store(output / "checkpoints", {.keep_latest_k = config.checkpoint.keep_latest_k,
+                                                             .rank = ranks.layout.rank,
+                                                             .world = ranks.layout.mesh.world_size(),
+                                                             .barrier = [&] { saving->barrier("checkpoint"); }});
   if (config.train.restart) {
     refuse_existing_export(config);
     store.clear();
-    for (const char* name : {"eval.json", "samples.json"}) std::filesystem::remove(output / name);  // of the earlier model
+    if (first) {
+      for (const char* name : {"eval.json", "samples.json"}) std::filesystem::remove(output / name);  // of the earlier model
+    }
   }
-  auto latest = config.checkpoint.load_step >= 0 ? std::optional(store.open(config.checkpoint.load_step))
-                                                 : store.open_verified(config.checkpoint.fall_back);
-  if (latest) {
+  if (const auto latest = open_latest(config, store, ranks)) {
     restore(trainer, *latest);
-    log::info("continuing {} after step {} ({})", output.string(), trainer.progress().step, latest->folder().filename().string());
+    if (first) {
+      log::info("continuing {} after step {} ({})", output.string(), trainer.progress().step,
+                latest->folder().filename().string());
+    }
   } else if (!config.model.weights.empty()) {
     load_parameters(*trainer.model().parameters, checkpoint::HfFolder(config.model.weights));
-    log::info("starting from the weights of {}", config.model.weights.string());
+    if (first) log::info("starting from the weights of {}", config.model.weights.string());
   }
-  file::write(output / "config.yaml", to_yaml(config, /*with_sources=*/true));
-  log::info("{} parameters, {} training samples, {} steps to {}", trainer.model().parameter_count(), trainer.loader().samples(),
-            config.train.steps, output.string());
-  write_run_facts(output, {{"parameters", std::to_string(trainer.model().parameter_count())},
-                           {"training samples", std::to_string(trainer.loader().samples())},
-                           {"steps", std::to_string(config.train.steps)}});
+  if (first) write_beginning(config, trainer);
   if (trainer.finished()) {
-    log::info("{} has all {} steps already; --train.restart begins anew, a larger train.steps goes on", output.string(),
-              config.train.steps);
-    export_last(config, store, trainer.progress().step);
+    if (first) {
+      log::info("{} has all {} steps already; --train.restart begins anew, a larger train.steps goes on", output.string(),
+                config.train.steps);
+      export_last(config, store, trainer.progress().step);
+    }
     return static_cast<int>(ExitCode::kFinished);
   }
   refuse_existing_export(config);
   add_callbacks(trainer, store);
-  trainer.set_peak_gflops(measure_peak_gflops());
+  trainer.set_peak_gflops(ranks.sum(measure_peak_gflops(), "world", "peak"));
   trainer.run();
-  if (trainer.finished()) export_last(config, store, trainer.progress().step);
-  const std::filesystem::path page = write_report(output);
-  log::info("report: {}", page.string());
+  if (first) {
+    if (trainer.finished()) export_last(config, store, trainer.progress().step);
+    const std::filesystem::path page = write_report(output);
+    log::info("report: {}", page.string());
+  }
   if (trainer.finished()) return static_cast<int>(ExitCode::kFinished);
-  log::warn("stopped after step {} ({}); the same command continues", trainer.progress().step, trainer.stop_reason());
+  if (first) log::warn("stopped after step {} ({}); the same command continues", trainer.progress().step, trainer.stop_reason());
   return static_cast<int>(ExitCode::kStopped);
 }
 

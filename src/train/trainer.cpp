@@ -20,6 +20,10 @@ std::vector<engine::Action> make_schedule(const RunModel& model, const Config& c
   engine::ScheduleOptions options;
   options.micro_batches = static_cast<int>(micro_batches);
   options.backward = backward;
+  const engine::Layout& layout = model.model.options.layout;
+  for (const std::string& axis : dist::Mesh::axes()) options.axis_sizes[axis] = layout.size(axis);
+  options.release_after_forward = config.parallel.reshard_after_forward && layout.size("fsdp_shard") > 1;
+  options.reduce_every_micro_batch = options.release_after_forward;
   options.recompute = recompute_policy(config.recompute);
   if (const auto unmatched = engine::unmatched_keep(model.model.program, options.recompute); !unmatched.empty()) {
     throw ConfigError("recompute.keep: `{}` matches no value of the program", fmt::join(unmatched, "`, `"));
@@ -36,17 +40,17 @@ struct Trainer::StepBatches {
   double seconds = 0;  // waiting for data
 };
 
-Trainer::Trainer(const Config& config) : config_(config), tokenizer_(data::Tokenizer::load(config.data.tokenizer.string())) {
+Trainer::Trainer(const Config& config, dist::World* world)
+    : config_(config), ranks_(make_ranks(config, world)), tokenizer_(data::Tokenizer::load(config.data.tokenizer.string())) {
   set_up_libtorch(config.train);
-  model_ = build_run_model(config, tokenizer_);
+  model_ = build_run_model(config, tokenizer_, ranks_);
   model_->parameters->initialise(static_cast<uint64_t>(config.train.seed));
-  loader_ = std::make_unique<data::Loader>(tokenizer_, loader_options(config, config.data.train, /*repeat=*/true));
+  loader_ = std::make_unique<data::Loader>(tokenizer_, loader_options(config, config.data.train, /*repeat=*/true, ranks_));
   if (!config.data.validation.empty()) {
     validation_loader_ =
-        std::make_unique<data::Loader>(tokenizer_, loader_options(config, config.data.validation, /*repeat=*/false));
+        std::make_unique<data::Loader>(tokenizer_, loader_options(config, config.data.validation, /*repeat=*/false, ranks_));
   }
-  const int64_t accumulation = config.train.global_batch_size / config.train.local_batch_size;
-  schedule_ = make_schedule(*model_, config, accumulation, /*backward=*/true);
+  schedule_ = make_schedule(*model_, config, accumulation(), /*backward=*/true);
   validation_schedule_ = make_schedule(*model_, config, 1, /*backward=*/false);
 
   for (const engine::ParameterSpec& spec : model_->parameters->specs()) {
@@ -67,6 +71,15 @@ Trainer::Trainer(const Config& config) : config_(config), tokenizer_(data::Token
 
 Trainer::~Trainer() = default;
 
+int64_t Trainer::accumulation() const {
+  const int64_t rows = config_.train.local_batch_size * ranks_.layout.size("dp");
+  if (config_.train.global_batch_size % rows != 0) {
+    throw ConfigError("train.global_batch_size {} is not a multiple of train.local_batch_size {} x {} data-parallel ranks",
+                      config_.train.global_batch_size, config_.train.local_batch_size, ranks_.layout.size("dp"));
+  }
+  return config_.train.global_batch_size / rows;
+}
+
 std::vector<optim::OptimizedParameter> Trainer::optimized_parameters() const {
   std::vector<optim::OptimizedParameter> parameters;
   for (engine::ParameterId id : trained_) {
@@ -77,7 +90,11 @@ std::vector<optim::OptimizedParameter> Trainer::optimized_parameters() const {
 
 void Trainer::run() {
   for (auto& callback : callbacks_) callback->on_train_begin(*this);
-  while (!finished() && stop_reason_.empty()) step();
+  while (!finished() && stop_reason_.empty()) {
+    step();
+    const int64_t stopping = ranks_.sum(int64_t{stop_reason_.empty() ? 0 : 1}, "world", "stop");  // all stop, or none
+    if (stopping > 0 && stop_reason_.empty()) stop_reason_ = "another rank asked for it";
+  }
   for (auto& callback : callbacks_) callback->on_train_end(*this);
 }
 
@@ -85,18 +102,20 @@ Trainer::StepBatches Trainer::fetch() {
   trace::Scope scope("wait for data", "data");
   StepBatches result;
   const double begin = monotonic_seconds();
-  for (int64_t i = 0; i < config_.train.global_batch_size / config_.train.local_batch_size; ++i) {
+  for (int64_t i = 0, count = accumulation(); i < count; ++i) {
     result.batches.push_back(loader_->next().value());
     const data::MicroBatch& batch = result.batches.back();
     result.supervised += batch.supervised_tokens;
     for (uint8_t padding : batch.padding) result.tokens += padding == 0 ? 1 : 0;
   }
   result.seconds = monotonic_seconds() - begin;
+  result.tokens = ranks_.sum(result.tokens, "dp", "step.tokens");
+  result.supervised = ranks_.sum(result.supervised, "dp", "step.supervised");
   return result;
 }
 
-// NOTE [Loss normalisation]: every micro-batch is seeded with 1 / (supervised tokens of the whole step), so that neither the
-// number of micro-batches nor their sizes change the loss or any gradient.
+// NOTE [Loss normalisation]: every micro-batch is seeded with 1 / (supervised tokens of the whole step on all ranks), so that
+// neither the number of micro-batches nor their sizes nor the layout change the loss or any gradient.
 void Trainer::forward_backward(StepMetrics& metrics, const StepBatches& batches) {
   std::vector<engine::ValueMap> inputs;
   for (const data::MicroBatch& batch : batches.batches) inputs.push_back(model_->inputs(batch));
@@ -121,32 +140,67 @@ void Trainer::refuse(const std::string& what, const StepBatches& batches) {
   log::warn("{}", message);
 }
 
-// Returns false when the step is refused: parameters, optimizer, biases stay as they were.
-bool Trainer::update(StepMetrics& metrics, const StepBatches& batches) {
-  double loss_sum = 0;
-  for (const std::vector<double>& losses : model_->executor->losses()) loss_sum += losses[0];
-  metrics.loss = loss_sum / static_cast<double>(std::max<int64_t>(1, batches.supervised));
-  const auto parameters = optimized_parameters();
-  const optim::GradientNorm norm = optim::gradient_norm(parameters);
-  metrics.grad_norm = norm.norm();
-  if (!std::isfinite(metrics.loss)) {
-    refuse("the loss is not finite", batches);
-    return false;
+// The norm over all ranks' gradients, each counted once; what is not finite is this rank's.
+optim::GradientNorm Trainer::global_norm(std::span<const optim::OptimizedParameter> parameters) const {
+  std::vector<optim::OptimizedParameter> counted;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (ranks_.layout.is_primary(model_->parameters->spec(trained_[i]))) counted.push_back(parameters[i]);
   }
-  if (!norm.non_finite.empty()) {
-    const optim::NonFiniteGradient& first = norm.non_finite.front();
-    refuse(fmt::format("the gradient of {} has {} elements that are not finite, the first at {} ({} parameters in all)",
-                       first.name, first.count, first.first_index, norm.non_finite.size()),
-           batches);
+  optim::GradientNorm norm = optim::gradient_norm(counted);
+  norm.squared = ranks_.sum(norm.squared, "world", "gradient_norm");
+  return norm;
+}
+
+// The first rank's fault that is not empty, on every rank: a step is refused by all or by none.
+std::string Trainer::agreed_fault(const std::string& fault) const {
+  const auto faults = ranks_.group("world").gather_counts({fault.empty() ? 0 : 1}, "faults");
+  for (size_t rank = 0; rank < faults.size(); ++rank) {
+    if (faults[rank][0] == 0) continue;
+    const std::string text = ranks_.broadcast(fault, static_cast<int>(rank), "fault");
+    return faults.size() == 1 ? text : fmt::format("rank {}: {}", rank, text);
+  }
+  return "";
+}
+
+namespace {
+
+std::string fault_of(const optim::GradientNorm& norm) {
+  if (norm.non_finite.empty()) return "";
+  const optim::NonFiniteGradient& first = norm.non_finite.front();
+  return fmt::format("the gradient of {} has {} elements that are not finite, the first at {} ({} parameters in all)", first.name,
+                     first.count, first.first_index, norm.non_finite.size());
+}
+
+}  // namespace
+
+// Returns false when the step is refused: parameters, optimizer, biases stay as they were, on all ranks.
+bool Trainer::update(StepMetrics& metrics, const StepBatches& batches) {
+  double own_loss = 0;
+  for (const std::vector<double>& losses : model_->executor->losses()) own_loss += losses[0];
+  metrics.loss = ranks_.sum(own_loss, "fsdp", "loss") / static_cast<double>(std::max<int64_t>(1, batches.supervised));
+  const auto parameters = optimized_parameters();
+  const optim::GradientNorm norm = global_norm(parameters);
+  metrics.grad_norm = norm.norm();
+  if (!std::isfinite(metrics.loss) || !std::isfinite(norm.squared)) {
+    std::string fault = std::isfinite(own_loss) ? fault_of(norm) : "the loss is not finite";
+    fault = agreed_fault(fault);
+    refuse(fault.empty() ? "the gradient norm is not finite" : fault, batches);
     return false;
   }
   consecutive_skips_ = 0;
   trace::Scope scope("optimizer", "optimizer");
   metrics.lr = optim::learning_rate(config_.schedule(), static_cast<double>(progress_.step));
   optimizer_->step(parameters, metrics.lr, optim::clip_coefficient(metrics.grad_norm, config_.optimizer.max_norm));
-  update_router_biases(*model_->parameters, model_->executor->counters(), config_.optimizer.router_bias_rate);
+  update_router_biases(*model_->parameters, loads_, config_.optimizer.router_bias_rate);
   model_->parameters->masters_changed();
   return true;
+}
+
+// Router loads of the whole step, the same on all ranks.
+void Trainer::sum_loads() {
+  loads_.clear();
+  for (const auto& [name, counts] : model_->executor->counters())
+    loads_[name] = ranks_.group("stage").all_reduce(counts, name).wait();
 }
 
 void Trainer::step() {
@@ -164,13 +218,16 @@ void Trainer::step() {
     engine::reset_peak_allocated_bytes();
     engram_clock_->take();  // what a validation took
     forward_backward(metrics, batches);
+    sum_loads();
+    for (auto& callback : callbacks_) callback->on_gradients(*this, number);
     update(metrics, batches);
-    metrics.extra.merge(router_metrics(*model_->parameters, model_->executor->counters()));
+    metrics.extra.merge(router_metrics(*model_->parameters, loads_));
     model_->parameters->clear_gradients();
     metrics.tokens = batches.tokens;
     metrics.supervised_tokens = batches.supervised;
     metrics.data_seconds = batches.seconds;
     for (const data::MicroBatch& batch : batches.batches) flops += needed_flops(config_.model.architecture, batch);
+    flops = ranks_.sum(flops, "dp", "step.flops");
   }
   progress_.step = number;
   progress_.tokens += metrics.tokens;
@@ -199,7 +256,7 @@ double Trainer::validate() {
   trace::Scope scope("validation", "validation");
   double sum = 0;
   int64_t supervised = 0;
-  const int64_t micro_batches = config_.validation.steps * (config_.train.global_batch_size / config_.train.local_batch_size);
+  const int64_t micro_batches = config_.validation.steps * accumulation();
   for (int64_t done = 0; micro_batches == 0 || done < micro_batches; ++done) {
     const auto batch = validation_loader_->next();
     if (!batch) break;
@@ -208,7 +265,8 @@ double Trainer::validate() {
     supervised += batch->supervised_tokens;
   }
   validation_loader_->rewind();  // the same samples next time
-  return sum / static_cast<double>(std::max<int64_t>(1, supervised));
+  supervised = ranks_.sum(supervised, "dp", "validation.supervised");
+  return ranks_.sum(sum, "fsdp", "validation.loss") / static_cast<double>(std::max<int64_t>(1, supervised));
 }
 
 }  // namespace hyperparallel::train

@@ -15,6 +15,7 @@
 #include "data/tokenizer.h"
 #include "engine/ledger_check.h"
 #include "engine/segment_clock.h"
+#include "optim/clip.h"
 #include "optim/optimizer.h"
 #include "train/config.h"
 #include "train/metrics.h"
@@ -32,6 +33,8 @@ class TrainerCallback {
   virtual void on_step_begin(Trainer&, int64_t /*step*/) {}
   // The micro-batches that the step is about to train on.
   virtual void on_batches(Trainer&, int64_t /*step*/, const std::vector<data::MicroBatch>&) {}
+  // Gradients are whole and not yet clipped (of refused steps, too).
+  virtual void on_gradients(Trainer&, int64_t /*step*/) {}
   // After the update. May add to `metrics.extra`; sinks come last.
   virtual void on_step_end(Trainer&, StepMetrics& /*metrics*/) {}
   virtual void on_train_end(Trainer&) {}
@@ -48,8 +51,9 @@ struct Progress {
 
 class Trainer {
  public:
-  // Builds model, optimizer and loaders; nothing is written. Throws ConfigError and DataError.
-  explicit Trainer(const Config& config);
+  // Builds model, optimizer and loaders of this rank; nothing is written. `world`, which must outlive the trainer: all ranks of the
+  // run, each of which makes its trainer; nullptr: this process alone. Throws ConfigError and DataError.
+  explicit Trainer(const Config& config, dist::World* world = nullptr);
   ~Trainer();
 
   void add(std::unique_ptr<TrainerCallback> callback) { callbacks_.push_back(std::move(callback)); }
@@ -69,11 +73,15 @@ class Trainer {
   double validate();
 
   const Config& config() const { return config_; }
+  const Ranks& ranks() const { return ranks_; }
   RunModel& model() { return *model_; }
+  const RunModel& model() const { return *model_; }
   const data::Tokenizer& tokenizer() const { return tokenizer_; }
   data::Loader& loader() { return *loader_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
   Progress& progress() { return progress_; }
+  // Router loads of the last step on all ranks, by counter ("layers.3.loads"): int64 [2, experts], text and image.
+  const std::map<std::string, at::Tensor>& router_loads() const { return loads_; }
 
  private:
   struct StepBatches;
@@ -81,15 +89,21 @@ class Trainer {
   void forward_backward(StepMetrics& metrics, const StepBatches& batches);
   bool update(StepMetrics& metrics, const StepBatches& batches);
   void refuse(const std::string& what, const StepBatches& batches);
+  optim::GradientNorm global_norm(std::span<const optim::OptimizedParameter> parameters) const;
+  std::string agreed_fault(const std::string& fault) const;
+  void sum_loads();
+  int64_t accumulation() const;  // micro-batches of a rank in a step
   std::vector<optim::OptimizedParameter> optimized_parameters() const;
   void step();
   void add_totals(StepMetrics& metrics) const;
 
   Config config_;
+  Ranks ranks_;
   data::Tokenizer tokenizer_;
   std::unique_ptr<RunModel> model_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::vector<engine::ParameterId> trained_;                  // the optimizer's parameters, in its order
+  std::map<std::string, at::Tensor> loads_;                   // router loads of the step, of all ranks
   std::unique_ptr<data::Loader> loader_, validation_loader_;  // the latter only where there are validation files
   std::vector<engine::Action> schedule_, validation_schedule_;
   std::vector<std::unique_ptr<TrainerCallback>> callbacks_;
@@ -102,7 +116,7 @@ class Trainer {
 };
 
 // The whole `train` command: resumes what the output folder holds, trains, and returns the exit code (0 finished, 16 stopped on
-// request with a checkpoint). SIGTERM and SIGINT end the run after the present step.
-int train(const Config& config);
+// request with a checkpoint). SIGTERM and SIGINT, to any rank, end the run after the present step. Every rank of `world` calls it.
+int train(const Config& config, dist::World* world = nullptr);
 
 }  // namespace hyperparallel::train

@@ -1,5 +1,6 @@
 #include "train/training_state.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -18,8 +19,18 @@ std::string piece_name(const optim::StateTensor& state) {
   return "optimizer/" + state.key + "/" + state.parameter;
 }
 
-checkpoint::Piece whole(const std::string& name, const at::Tensor& tensor) {
-  return {name, tensor.sizes().vec(), std::vector<int64_t>(tensor.dim(), 0), tensor};
+// The part of a parameter, or of a tensor of its shape, that this rank saves; nothing where another rank does.
+void add_owned(checkpoint::Save& save, const Trainer& trainer, engine::ParameterId id, const std::string& name,
+               const at::Tensor& tensor) {
+  const engine::ParameterStore& parameters = *trainer.model().parameters;
+  const engine::ParameterSpec& spec = parameters.spec(id);
+  const Box& owned = parameters.placement(id).owned;
+  if (!trainer.ranks().layout.is_primary(spec) || tensor.numel() == 0) return;
+  if (tensor.dim() > 0) {
+    save.pieces.push_back({name, spec.shape, owned.offset, tensor});
+  } else if (std::ranges::all_of(owned.offset, [](int64_t offset) { return offset == 0; }) && volume(owned.size) > 0) {
+    save.pieces.push_back({name, {}, {}, tensor});  // a count that is the same for all rows: from the owner of the first
+  }
 }
 
 }  // namespace
@@ -31,9 +42,10 @@ checkpoint::Save save_of(Trainer& trainer) {
   save.lowest_val = progress.is_lowest;
   const engine::ParameterStore& parameters = *trainer.model().parameters;
   for (const engine::ParameterSpec& spec : parameters.specs())
-    save.pieces.push_back(whole(spec.name, parameters.master(parameters.find(spec.name))));
+    add_owned(save, trainer, parameters.find(spec.name), spec.name, parameters.master(parameters.find(spec.name)));
   for (const optim::StateTensor& state : trainer.optimizer().state())
-    save.pieces.push_back(whole(piece_name(state), state.value));
+    add_owned(save, trainer, parameters.find(state.parameter), piece_name(state), state.value);
+  if (!trainer.ranks().is_first()) return save;  // the documents come from one rank
   save.documents[kProgressDocument] = nlohmann::json{
       {"step", progress.step},
       {"tokens", progress.tokens},
@@ -55,7 +67,10 @@ void restore(Trainer& trainer, const checkpoint::Checkpoint& checkpoint) {
     const std::string name = piece_name(entry);
     if (!checkpoint.has(name))
       throw CheckpointError("{}: {} is missing; the optimizer of the configuration has it", checkpoint.folder().string(), name);
-    entry.value = checkpoint.load(name);
+    const engine::ParameterStore& parameters = *trainer.model().parameters;
+    const Box& owned = parameters.placement(parameters.find(entry.parameter)).owned;
+    const bool whole = entry.value.dim() == 0 || owned.size == parameters.spec(parameters.find(entry.parameter)).shape;
+    entry.value = whole ? checkpoint.load(name) : checkpoint.load_box(name, owned.offset, owned.size);
   }
   trainer.optimizer().load_state(state);
   try {

@@ -145,7 +145,7 @@ TEST(ExecutorRecompute, KeepsLessMemoryThanNone) {
 TEST(ExecutorLedger, LiveBytesEqualCountedAllocations) {
   Toy toy(64);
   ParameterStore store = store_of(toy, at::kFloat, at::kFloat);
-  for (size_t i = 0; i < store.size(); ++i) store.gradient_or_zeros({static_cast<int32_t>(i)});
+  for (size_t i = 0; i < store.size(); ++i) store.slot({static_cast<int32_t>(i)});
   const ValueMap batch = toy.batch(512, 0, at::kFloat);
   int64_t given = 0;
   for (const auto& [id, tensor] : batch) given += static_cast<int64_t>(tensor.storage().nbytes());
@@ -391,14 +391,14 @@ TEST(ProgramErrors, AWrongOrderIsRefusedWhileBuilding) {
     b.segment("s", {}, {b.value("v", {1}), b.choice("v", {1})}, {}, code);
   });
   refuses("sends `v` before it is there",
-          [&](ProgramBuilder& b) { b.launch("e", ExchangeKind::kHalo, "cp", b.value("v", {1})); });
+          [&](ProgramBuilder& b) { b.launch("e", ExchangeKind::kAllReduce, "cp", b.value("v", {1})); });
   refuses("reads `e` before it is there", [&](ProgramBuilder& b) {
-    b.segment("s", {b.launch("e", ExchangeKind::kHalo, "cp", b.input("v", ValueKind::kDiscrete, {1}))}, {}, {}, code);
+    b.segment("s", {b.launch("e", ExchangeKind::kAllReduce, "cp", b.input("v", ValueKind::kDiscrete, {1}))}, {}, {}, code);
   });
   refuses("value `e` is declared and never made",
-          [&](ProgramBuilder& b) { b.launch("e", ExchangeKind::kHalo, "cp", b.input("v", ValueKind::kDiscrete, {1})); });
+          [&](ProgramBuilder& b) { b.launch("e", ExchangeKind::kAllReduce, "cp", b.input("v", ValueKind::kDiscrete, {1})); });
   refuses("is not an exchange under way", [&](ProgramBuilder& b) {
-    const ValueId e = b.launch("e", ExchangeKind::kHalo, "cp", b.input("v", ValueKind::kDiscrete, {1}));
+    const ValueId e = b.launch("e", ExchangeKind::kAllReduce, "cp", b.input("v", ValueKind::kDiscrete, {1}));
     b.wait(e);
     b.wait(e);
   });

@@ -17,7 +17,7 @@ using testing::Tensors;
 struct Toy {
   static constexpr int64_t kVocabulary = 11, kExperts = 4;
   int64_t width;
-  ValueId ids, targets, start, order, offsets, main_loss, side_loss;
+  ValueId ids, targets, start, order, offsets, row_count, main_loss, side_loss;
   Program program;
   int choices = 0;                      // how often the route was chosen
   std::function<void()> probe = [] {};  // called when a segment's code starts
@@ -49,8 +49,9 @@ struct Toy {
                       bias = add_parameter(b, "bias", {kExperts}, ParameterUse::kState);
     b.close_unit("layer 0");
     order = b.choice("order", {"tokens"}), offsets = b.choice("offsets", {kExperts + 1});
+    row_count = b.choice("row_count", {1});
     const ValueId sent = b.value("sent", stream_shape), scores = b.value("scores", {"tokens"});
-    b.segment("route", {shared}, {order, offsets, sent, scores}, {gate, bias}, [=, this](SegmentRun& run) {
+    b.segment("route", {shared}, {order, offsets, row_count, sent, scores}, {gate, bias}, [=, this](SegmentRun& run) {
       probe();
       const at::Tensor all = at::sigmoid(linear(run.read(shared), run.weight(gate)));
       kernels::RowOrder rows;
@@ -60,11 +61,12 @@ struct Toy {
         return rows.order;
       });
       const at::Tensor border = run.choose(offsets, [&] { return rows.offsets; });
+      run.make(row_count, border.narrow(0, kExperts, 1));
       run.count("loads", border.diff());
       run.make(sent, run.read(shared).index_select(0, row_order));
       run.make(scores, all.index_select(0, row_order).amax(1));
     });
-    const ValueId rows = b.launch("rows", ExchangeKind::kAllToAll, "ep", sent);
+    const ValueId rows = b.launch("rows", ExchangeKind::kAllToAll, "ep", sent, "tokens", row_count, row_count);
     b.end_region();
 
     b.begin_region("layer 1");

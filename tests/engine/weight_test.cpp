@@ -34,13 +34,13 @@ void expect_equals(OneWeight& one, const at::Tensor& x, const ByWeight& ours, co
   for (int times : {1, 2}) {
     const at::Tensor dx = gradients([&](const Tensors& in) { return ours(in[0], one.handle()); }, {x}, cotangent)[0];
     EXPECT_CLOSE(dx, derived[0], 1e-13);
-    ASSERT_TRUE(one.store.gradient({0}).defined());
-    EXPECT_CLOSE(one.store.gradient({0}), derived[1] * times, 1e-13);
+    ASSERT_TRUE(one.store.has_slot({0}));
+    EXPECT_CLOSE(one.store.slot({0}), derived[1] * times, 1e-13);
   }
   one.store.clear_gradients();
   one.store.set_trainable({0}, false);
   EXPECT_CLOSE(gradients([&](const Tensors& in) { return ours(in[0], one.handle()); }, {x}, cotangent)[0], derived[0], 1e-13);
-  EXPECT_FALSE(one.store.gradient({0}).defined());
+  EXPECT_FALSE(one.store.has_slot({0}));
   one.store.set_trainable({0}, true);
 }
 
@@ -96,7 +96,7 @@ TEST(WeightEmbedding, NegativeIdsGiveZerosAndRepeatsAdd) {
     const at::Tensor rows = embedding(ids, one.handle());
     EXPECT_SAME_BITS(rows, plain(w));
     torch::autograd::grad({rows}, {one.anchor}, {cotangent}, std::nullopt, false, true);
-    EXPECT_CLOSE(one.store.gradient({0}), gradients([&](const Tensors& in) { return plain(in[0]); }, {w}, cotangent)[0], 1e-14);
+    EXPECT_CLOSE(one.store.slot({0}), gradients([&](const Tensors& in) { return plain(in[0]); }, {w}, cotangent)[0], 1e-14);
   }
 }
 
@@ -124,8 +124,8 @@ TEST(WeightTypes, Bfloat16ProductsAddIntoAFloatSlot) {
   // 64 times the same gradient: a BF16 slot would stop growing.
   for (int i = 0; i < 64; ++i) gradients([&](const Tensors& in) { return linear(in[0], one.handle()); }, {x}, cotangent);
   const at::Tensor expected = 64 * at::mm(cotangent.to(at::kDouble).t(), x.to(at::kDouble));
-  EXPECT_EQ(one.store.gradient({0}).scalar_type(), at::kFloat);
-  EXPECT_CLOSE(one.store.gradient({0}), expected, 0.004);  // one rounding of each product
+  EXPECT_EQ(one.store.slot({0}).scalar_type(), at::kFloat);
+  EXPECT_CLOSE(one.store.slot({0}), expected, 0.004);  // one rounding of each product
   const at::Tensor y = linear(x, one.handle());
   EXPECT_EQ(y.scalar_type(), at::kBFloat16);
 }

@@ -14,6 +14,8 @@
 
 #include <ATen/ATen.h>
 
+#include <functional>
+
 namespace hyperparallel::kernels {
 
 struct IndexQueries {
@@ -21,6 +23,10 @@ struct IndexQueries {
   at::Tensor weights;  // [tokens, heads]: weights_proj(x), unscaled
   at::Tensor first;    // int64 [tokens]: the first group of the token's document
   at::Tensor count;    // int64 [tokens]: how many of its groups are visible
+  // Where the heads lie on several ranks: their number in all (0: those of q), and the sum of scores over the ranks, called for
+  // the same chunks on all of them.
+  int64_t heads = 0;
+  std::function<at::Tensor(const at::Tensor&)> sum = {};
 };
 
 struct IndexChoice {

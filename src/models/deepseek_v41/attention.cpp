@@ -25,6 +25,17 @@ kernels::RopeTable table_of(SegmentRun& run, const RopeValues& rope) {
   return {run.read(rope.cos), run.read(rope.sin)};
 }
 
+// Rows that came from other ranks behind one's own.
+at::Tensor with_received(const at::Tensor& own, const at::Tensor& received) {
+  return received.size(0) == 0 ? own : at::cat({own, received});
+}
+
+// Own and received window keys in the order of their tokens. Without received rows own ones are in order already.
+at::Tensor arranged(const at::Tensor& own, const at::Tensor& received, const at::Tensor& rows) {
+  if (received.size(0) == 0 && rows.size(0) == own.size(0)) return own;
+  return kernels::gather_rows(with_received(own, received), rows);
+}
+
 // Adds the attention of one layer, piece by piece.
 class AttentionLayer {
  public:
@@ -42,28 +53,37 @@ class AttentionLayer {
   }
 
   ValueId add() {
+    builder_.partial = true;
+    x_ = enter_tokens(builder_, name_ + ".x", x_);
     add_window_kv();
-    if (text_.is_kv_source(layer_)) add_compressed_kv();
-    const ValueId window_kv = program_.launch(name_ + ".window_halo", ExchangeKind::kHalo, "cp", window_kv_);
+    ValueId halo;
+    if (!builder_.options.cached) halo = launch_halo(builder_, name_ + ".window_halo", "cp", window_kv_, builder_.inputs.window);
     ValueId compressed, index_keys;
     if (text_.is_kv_source(layer_)) {
-      compressed = program_.launch(name_ + ".compressed", ExchangeKind::kAllGather, "cp", compressed_kv_);
-      index_keys = program_.launch(name_ + ".index_keys", ExchangeKind::kAllGather, "cp", index_k_);
+      add_compressed_kv();
+      compressed = launch_gather(name_ + ".compressed", compressed_kv_);
+      index_keys = launch_gather(name_ + ".index_keys", index_k_);
     }
     add_queries();
     if (text_.is_index_source(layer_)) add_index_queries();
     if (text_.is_kv_source(layer_)) {
-      program_.wait(index_keys);
       program_.wait(compressed);
+      program_.wait(index_keys);
       builder_.published = {add_continued(builder_, compressed, KeptRows::Kind::kGroups, ratio_),
                             add_continued(builder_, index_keys, KeptRows::Kind::kGroups, ratio_)};
     }
     if (text_.is_index_source(layer_)) add_selection();
-    program_.wait(window_kv);
-    return add_attend(add_continued(builder_, window_kv, KeptRows::Kind::kWindow));
+    const ValueId part = add_attend(halo);
+    return leave_tokens(builder_, layer_name(layer_) + ".attn_out", part);
   }
 
  private:
+  // The rows of all groups in the order of the tokens, from the cp ranks that made them.
+  ValueId launch_gather(const std::string& name, ValueId rows) {
+    return program_.launch(name, ExchangeKind::kAllGather, "cp", rows, "groups." + std::to_string(ratio_) + ".all", groups_.rows,
+                           {}, groups_.order);
+  }
+
   void add_window_kv() {
     const ParameterId wkv = builder_.weight(prefix_ + "wkv.weight", {text_.head_dim, text_.hidden_size});
     const ParameterId norm = builder_.gain(prefix_ + "kv_norm.weight", text_.head_dim);
@@ -89,13 +109,23 @@ class AttentionLayer {
     if (wgate.valid()) parameters.push_back(wgate);
     const RopeValues rope = builder_.rope_of_groups.at(ratio_);
     const bool quantised = builder_.config.switches.cache_quantisation;
-    const ValueId inputs = ratio_ > 1 ? add_continued(builder_, x_, KeptRows::Kind::kGroupInputs, ratio_) : x_;
+    // Tokens of a group that began on an earlier cp rank come from there.
+    ValueId inputs = x_, halo;
+    if (ratio_ > 1) {
+      inputs = add_continued(builder_, x_, KeptRows::Kind::kGroupInputs, ratio_);
+      if (!builder_.options.cached) {
+        halo = launch_halo(builder_, name_ + ".group_halo", "cp", x_, groups_.halo);
+        program_.wait(halo);
+      }
+    }
+    std::vector<ValueId> reads{inputs, groups_.tokens, rope.cos, rope.sin};
+    if (halo.valid()) reads.push_back(halo);
     const ValueId latent = program_.value(layer_name(layer_) + ".latent", {rows, hd});
     compressed_kv_ = program_.value(layer_name(layer_) + ".compressed_kv", {rows, hd});
     program_.segment(
-        name_ + ".compress", {inputs, groups_.tokens, rope.cos, rope.sin}, {latent, compressed_kv_}, parameters,
+        name_ + ".compress", reads, {latent, compressed_kv_}, parameters,
         [=, members = groups_.tokens, out = compressed_kv_, ratio = ratio_, eps = text_.rms_norm_eps](SegmentRun& run) {
-          const at::Tensor& input = run.read(inputs);
+          const at::Tensor input = halo.valid() ? with_received(run.read(inputs), run.read(halo)) : run.read(inputs);
           const at::Tensor tokens = run.read(members).reshape({-1});
           at::Tensor pooled;  // [groups, head_dim] in the model type
           if (ratio > 1) {
@@ -126,10 +156,10 @@ class AttentionLayer {
   }
 
   void add_queries() {
-    const int64_t heads = text_.num_attention_heads, hd = text_.head_dim;
+    const int64_t heads = builder_.local(text_.num_attention_heads, kByHead), hd = text_.head_dim;
     const ParameterId wq_a = builder_.weight(prefix_ + "wq_a.weight", {text_.q_lora_rank, text_.hidden_size});
     const ParameterId norm = builder_.gain(prefix_ + "q_norm.weight", text_.q_lora_rank);
-    const ParameterId wq_b = builder_.weight(prefix_ + "wq_b.weight", {heads * hd, text_.q_lora_rank});
+    const ParameterId wq_b = builder_.weight(prefix_ + "wq_b.weight", {text_.num_attention_heads * hd, text_.q_lora_rank}, kByHead);
     q_res_ = program_.value(name_ + ".q_res", {"tokens", text_.q_lora_rank});
     q_ = program_.value(name_ + ".q", {"tokens", heads, hd});
     program_.segment(name_ + ".queries", {x_, rope_.cos, rope_.sin}, {q_res_, q_}, {wq_a, norm, wq_b},
@@ -143,9 +173,10 @@ class AttentionLayer {
   }
 
   void add_index_queries() {
-    const int64_t heads = text_.index_n_heads, d = text_.index_head_dim;
-    const ParameterId wq_b = builder_.weight(prefix_ + "indexer.wq_b.weight", {heads * d, text_.q_lora_rank});
-    const ParameterId weights_proj = builder_.weight(prefix_ + "indexer.weights_proj.weight", {heads, text_.hidden_size});
+    const int64_t all_heads = text_.index_n_heads, heads = builder_.local(all_heads, kByHead), d = text_.index_head_dim;
+    const ParameterId wq_b = builder_.weight(prefix_ + "indexer.wq_b.weight", {all_heads * d, text_.q_lora_rank}, kByHead);
+    const ParameterId weights_proj =
+        builder_.weight(prefix_ + "indexer.weights_proj.weight", {all_heads, text_.hidden_size}, kByHead);
     index_q_ = program_.choice(name_ + ".index_q", {"tokens", heads, d});
     index_weights_ = program_.choice(name_ + ".index_weights", {"tokens", heads});
     program_.segment(name_ + ".index_query", {x_, q_res_, rope_.cos, rope_.sin}, {index_q_, index_weights_}, {wq_b, weights_proj},
@@ -174,9 +205,13 @@ class AttentionLayer {
         name_ + ".select", reads, makes, {},
         [=, index_q = index_q_, index_weights = index_weights_, groups = groups_, best = text_.index_topk,
          blocks = text_.candidate_topk_blocks, block_size = text_.candidate_block_size,
-         chunk = builder_.options.index_chunk_elements, layer = layer_](SegmentRun& run) {
-          const kernels::IndexQueries queries{run.read(index_q), run.read(index_weights), run.read(groups.first),
-                                              run.read(groups.count)};
+         chunk = builder_.options.index_chunk_elements, heads = text_.index_n_heads, layer = layer_](SegmentRun& run) {
+          // Each tp rank scores with its heads; the sum decides, so all choose alike.
+          const auto sum_over_tp = [&](const at::Tensor& scores) {
+            return run.group("tp").all_reduce(scores, layer_name(layer) + ".index_scores").wait();
+          };
+          const kernels::IndexQueries queries{
+              run.read(index_q), run.read(index_weights), run.read(groups.first), run.read(groups.count), heads, sum_over_tp};
           const int64_t most = queries.count.numel() > 0 ? queries.count.max().item<int64_t>() : 0;  // no query sees more groups
           kernels::CandidateOptions keep{0, block_size};
           if (pool.valid()) keep.blocks = run.read(pool).size(1);
@@ -192,26 +227,33 @@ class AttentionLayer {
     if (makes_candidates) builder_.candidates = candidates;
   }
 
-  ValueId add_attend(ValueId window_kv) {
-    const int64_t heads = text_.num_attention_heads, hd = text_.head_dim, blocks = text_.o_groups;
-    const ParameterId sink = builder_.master_leaf(prefix_ + "attn_sink", {heads},
-                                                  Initialiser::fill(builder_.config.switches.initialisation.attention_sink));
-    const ParameterId wo_a = builder_.weight(prefix_ + "wo_a.weight", {blocks * text_.o_lora_rank, heads * hd / blocks});
-    const ParameterId wo_b = builder_.weight(prefix_ + "wo_b.weight", {text_.hidden_size, blocks * text_.o_lora_rank});
-    const ValueId row = builder_.inputs.key_row, start = builder_.inputs.document_start;
-    const ValueId out = program_.value(layer_name(layer_) + ".attn_out", {"tokens", text_.hidden_size});
+  // This rank's heads: its part of the layer's output.
+  ValueId add_attend(ValueId halo) {
+    const int64_t all_heads = text_.num_attention_heads, heads = builder_.local(all_heads, kByHead), hd = text_.head_dim;
+    const int64_t blocks = builder_.local(text_.o_groups, kByHead), low_rank = text_.o_groups * text_.o_lora_rank;
+    const ParameterId sink =
+        builder_.master_leaf(prefix_ + "attn_sink", {all_heads},
+                             Initialiser::fill(builder_.config.switches.initialisation.attention_sink), kByHead);
+    const ParameterId wo_a = builder_.weight(prefix_ + "wo_a.weight", {low_rank, all_heads * hd / text_.o_groups}, kByHead);
+    const ParameterId wo_b = builder_.weight(prefix_ + "wo_b.weight", {text_.hidden_size, low_rank}, kByInput);
+    const ValueId row = builder_.inputs.key_row, start = builder_.inputs.document_start, keys = builder_.inputs.window_rows;
+    const ValueId out = program_.value(name_ + ".partial", {"tokens", text_.hidden_size});
     const ValueId compressed = ratio_ > 0 ? builder_.published.compressed : ValueId{},
                   topk = ratio_ > 0 ? builder_.topk : ValueId{};
+    if (halo.valid()) program_.wait(halo);
+    const ValueId window_kv = add_continued(builder_, window_kv_, KeptRows::Kind::kWindow);
     std::vector<ValueId> reads{q_, window_kv, row, start, rope_.cos, rope_.sin};
+    if (halo.valid()) reads.insert(reads.end(), {halo, keys});
     if (ratio_ > 0) reads.insert(reads.end(), {compressed, topk});
     program_.segment(
         name_ + ".attend", reads, {out}, {sink, wo_a, wo_b},
         [=, q = q_, rope = rope_,
          shape = kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk}](SegmentRun& run) {
+          const at::Tensor near_kv = halo.valid() ? arranged(run.read(window_kv), run.read(halo), run.read(keys)) : run.read(window_kv);
           const at::Tensor far_kv = compressed.valid() ? run.read(compressed) : at::Tensor();
           const at::Tensor far = topk.valid() ? run.read(topk) : at::Tensor();
-          const at::Tensor mixed = kernels::csa2_attention(run.read(q), run.read(window_kv), far_kv, far, run.parameter(sink),
-                                                           run.read(row), run.read(start), shape);
+          const at::Tensor mixed = kernels::csa2_attention(run.read(q), near_kv, far_kv, far, run.parameter(sink), run.read(row),
+                                                           run.read(start), shape);
           const at::Tensor back = kernels::apply_rope(mixed, table_of(run, rope), /*inverse=*/true);
           const at::Tensor low = engine::block_linear(back.reshape({-1, blocks, heads * hd / blocks}), run.weight(wo_a));
           run.make(out, engine::linear(low, run.weight(wo_b)));
@@ -223,7 +265,7 @@ class AttentionLayer {
   engine::ProgramBuilder& program_;
   const TextConfig& text_;
   const int64_t layer_;
-  const ValueId x_;
+  ValueId x_;  // of all tokens of the cp rank, once the region is entered
   const int64_t ratio_;
   const std::string prefix_, name_;
   const RopeValues rope_;

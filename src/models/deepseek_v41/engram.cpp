@@ -1,5 +1,6 @@
 #include "kernels/engram/op.h"
 
+#include "kernels/rows/op.h"
 #include "models/deepseek_v41/builder.h"
 
 namespace hyperparallel::models::deepseek_v41 {
@@ -16,37 +17,47 @@ ValueId add_engram(ModelBuilder& builder, int64_t layer, ValueId streams) {
   const int64_t which = *text.engram_index(layer);
   const std::string prefix = layer_parameter(layer) + "engram.", name = layer_name(layer) + ".engram";
   const double table_std = builder.config.switches.initialisation.engram_std;
-  const ParameterId table = builder.program.parameter({prefix + "embed.weight",
-                                                       {text.engram_num_embeddings[which], width},
-                                                       engine::ParameterUse::kWeight,
-                                                       false,
-                                                       Initialiser::normal(table_std > 0 ? table_std : builder.std())});
+  const int64_t rows = text.engram_num_embeddings[which], first = builder.layout().begin(rows, "ep");
+  const ParameterId table =
+      builder.parameter({prefix + "embed.weight", {rows, width}, engine::ParameterUse::kWeight, false,
+                         Initialiser::normal(table_std > 0 ? table_std : builder.std())},
+                        kByExpert);
   builder.program.close_unit(name + ".embed");
 
-  // The owner of a row looks it up; rows travel to the rank of their token.
-  const ValueId ids = builder.inputs.engram_rows, closed = builder.inputs.closed;
-  const ValueId found = builder.program.value(name + ".found", {"tokens", columns * width});
-  builder.program.segment(name + ".lookup", {ids}, {found}, {table}, [=](SegmentRun& run) {
-    const at::Tensor rows = run.read(ids).select(1, which).reshape({-1});  // [tokens * columns]
-    run.make(found, engine::embedding(rows, run.weight(table)).view({-1, columns * width}));
+  // Every row that this rank's tokens need goes to its owner by number, once; the owner looks it up; the rows come back.
+  engine::ProgramBuilder& program = builder.program;
+  const ModelInputs::Engram& inputs = builder.inputs.engram[which];
+  const std::vector<int64_t> ones(builder.layout().size("ep"), 1);
+  const ValueId receive_rows = program.exchange(name + ".counts", ExchangeKind::kAllToAll, "ep", inputs.send_rows,
+                                                static_cast<int64_t>(ones.size()), ones, ones);
+  const ValueId ids = program.exchange(name + ".ids", ExchangeKind::kAllToAll, "ep", inputs.rows, name + ".asked",
+                                       inputs.send_rows, receive_rows);
+  const ValueId found = program.value(name + ".found", {name + ".asked", width});
+  program.segment(name + ".lookup", {ids}, {found}, {table}, [=](SegmentRun& run) {
+    run.make(found, engine::embedding(run.read(ids) - first, run.weight(table)));
   });
-  const ValueId rows = builder.program.launch(name + ".rows", ExchangeKind::kAllToAll, "ep", found);
-  builder.program.wait(rows);
+  const ValueId answer =
+      program.exchange(name + ".rows", ExchangeKind::kAllToAll, "ep", found, name + ".unique", receive_rows, inputs.send_rows);
 
+  builder.partial = true;
   const ParameterId wkv = builder.weight(prefix + "wkv.weight", {(n + 1) * d, columns * width});
   const ParameterId q_weight = builder.leaf(prefix + "q_weight", {n, d}, Initialiser::fill(1.0));
   const ParameterId k_weight = builder.leaf(prefix + "k_weight", {n, d}, Initialiser::fill(1.0));
-  const ValueId out = builder.program.value(layer_name(layer) + ".engram_out", {"tokens", n, d});
-  builder.program.segment(name + ".write", {rows, streams, closed}, {out}, {wkv, q_weight, k_weight},
-                          [=, eps = text.rms_norm_eps](SegmentRun& run) {
-                            const at::Tensor kv = engine::linear(run.read(rows), run.weight(wkv));  // [tokens, (n + 1) hidden]
-                            const at::Tensor key = kv.narrow(1, 0, n * d).view({-1, n, d}), value = kv.narrow(1, n * d, d);
-                            auto [gate, written] = kernels::engram_write(run.read(streams), key, value, run.parameter(q_weight),
-                                                                         run.parameter(k_weight), run.read(closed), eps);
-                            run.observe(layer_name(layer) + ".engram_gate", [&gate = gate] { return gate; });
-                            run.make(out, written);
-                          });
-  return out;
+  const ValueId closed = builder.inputs.closed, places = inputs.found;
+  const ValueId shard = enter_shard(builder, name + ".streams", streams);
+  const ValueId out = program.value(name + ".out", {"shard", n, d});
+  program.segment(
+      name + ".write", {answer, places, shard, closed}, {out}, {wkv, q_weight, k_weight},
+      [=, eps = text.rms_norm_eps](SegmentRun& run) {
+        const at::Tensor looked_up = kernels::gather_rows(run.read(answer), run.read(places)).view({-1, columns * width});
+        const at::Tensor kv = engine::linear(looked_up, run.weight(wkv));  // [shard, (n + 1) hidden]
+        const at::Tensor key = kv.narrow(1, 0, n * d).view({-1, n, d}), value = kv.narrow(1, n * d, d);
+        auto [gate, written] = kernels::engram_write(run.read(shard), key, value, run.parameter(q_weight),
+                                                     run.parameter(k_weight), run.read(closed), eps);
+        run.observe(layer_name(layer) + ".engram_gate", [&gate = gate] { return gate; });
+        run.make(out, written);
+      });
+  return leave_shard(builder, layer_name(layer) + ".engram_out", out);
 }
 
 }  // namespace hyperparallel::models::deepseek_v41

@@ -32,6 +32,8 @@ MixSite add_mix_in(ModelBuilder& builder, int64_t layer, const std::string& kind
   const TextConfig& text = builder.text();
   const int64_t n = text.hc_mult, d = text.hidden_size;
   const std::string prefix = layer_parameter(layer), name = layer_name(layer) + ".hc_" + kind;
+  const char* rows = builder.stream_rows();
+  builder.partial = builder.layout().sequence_parallel;
   const ParameterId norm = builder.gain(prefix + kind + "_norm.weight", d);
   const ParameterId fn =
       builder.master_leaf(prefix + "hc_" + kind + "_fn", {(2 + n) * n, n * d}, Initialiser::normal(builder.std()));
@@ -39,8 +41,8 @@ MixSite add_mix_in(ModelBuilder& builder, int64_t layer, const std::string& kind
       builder.master_leaf(prefix + "hc_" + kind + "_base", {(2 + n) * n}, base_start(n, builder.config.switches.initialisation));
   const ParameterId scale = builder.master_leaf(prefix + "hc_" + kind + "_scale", {3},
                                                 Initialiser::fill(builder.config.switches.initialisation.hc_scale));
-  const MixSite site{builder.program.value(name + ".pre", {"tokens", n}), builder.program.value(name + ".post", {"tokens", n}),
-                     builder.program.value(name + ".comb", {"tokens", n, n}), builder.program.value(name + ".x", {"tokens", d})};
+  const MixSite site{builder.program.value(name + ".pre", {rows, n}), builder.program.value(name + ".post", {rows, n}),
+                     builder.program.value(name + ".comb", {rows, n, n}), builder.program.value(name + ".x", {rows, d})};
   builder.program.segment(
       name + ".in", {streams, pre}, {site.pre, site.post, site.comb, site.x}, {norm, fn, base, scale},
       [=, eps = text.rms_norm_eps, hc_eps = text.hc_eps, iterations = text.hc_sinkhorn_iters](SegmentRun& run) {
@@ -58,7 +60,7 @@ MixSite add_mix_in(ModelBuilder& builder, int64_t layer, const std::string& kind
 ValueId add_mix_out(ModelBuilder& builder, int64_t layer, const std::string& kind, const std::string& result, const MixSite& site,
                     ValueId y, ValueId streams) {
   const ValueId out =
-      builder.program.value(layer_name(layer) + "." + result, {"tokens", builder.text().hc_mult, builder.text().hidden_size});
+      builder.program.value(layer_name(layer) + "." + result, {builder.stream_rows(), builder.text().hc_mult, builder.text().hidden_size});
   builder.program.segment(
       layer_name(layer) + ".hc_" + kind + ".out", {y, streams, site.post, site.comb}, {out}, {}, [=](SegmentRun& run) {
         run.make(out, kernels::expand(run.read(y), run.read(streams), run.read(site.post), run.read(site.comb)));

@@ -1,5 +1,7 @@
 #include "kernels/moe/op.h"
 
+#include <numeric>
+
 #include "kernels/types.h"
 #include "models/deepseek_v41/builder.h"
 
@@ -23,75 +25,163 @@ at::Tensor loads_of(const at::Tensor& expert_ids, const at::Tensor& image, const
 
 }  // namespace
 
-ValueId add_moe(ModelBuilder& builder, int64_t layer, ValueId x) {
+namespace {
+
+// How the rows that came from all ranks, each sorted by expert, are arranged for the experts of this rank.
+struct Arrangement {
+  at::Tensor receive_rows;  // int64 [ranks]
+  at::Tensor offsets;       // int64 [experts + 1], of the arranged rows
+  at::Tensor order;         // int64 [rows]: the received row that becomes row i; empty where one rank sent all
+};
+// `counts` int64 [ranks, experts]: rows of each expert from each rank.
+Arrangement arrange(const at::Tensor& counts) {
+  const int64_t ranks = counts.size(0), experts = counts.size(1);
+  const at::Tensor table = counts.contiguous();
+  const int64_t* count = table.const_data_ptr<int64_t>();
+  std::vector<int64_t> rows(ranks), offsets{0}, order, next;  // next: the first unread row of each rank
+  int64_t total = 0;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    next.push_back(total);
+    rows[rank] = std::accumulate(count + rank * experts, count + (rank + 1) * experts, int64_t{0});
+    total += rows[rank];
+  }
+  for (int64_t expert = 0; expert < experts; ++expert) {
+    int64_t end = offsets.back();
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const int64_t n = count[rank * experts + expert];
+      for (int64_t i = 0; i < n && ranks > 1; ++i) order.push_back(next[rank]++);
+      end += n;
+    }
+    offsets.push_back(end);
+  }
+  return {tensor_of(rows), tensor_of(offsets), tensor_of(order)};
+}
+
+at::Tensor arranged(const at::Tensor& received, const at::Tensor& order) {
+  return order.size(0) == 0 ? received : received.index_select(0, order);
+}
+
+at::Tensor back_in_order(const at::Tensor& arranged, const at::Tensor& order) {
+  return order.size(0) == 0 ? arranged : arranged.index_select(0, order.argsort());
+}
+
+struct MoeLayer {
+  ModelBuilder& builder;
+  int64_t layer;
   const TextConfig& text = builder.text();
-  const int64_t d = text.hidden_size, width = text.moe_intermediate_size, experts = text.n_routed_experts,
-                k = text.num_experts_per_tok;
-  const std::string prefix = layer_parameter(layer) + "ffn.", name = layer_name(layer) + ".ffn";
   engine::ProgramBuilder& program = builder.program;
-  const std::string choices = "choices";  // tokens * k
+  int64_t d = text.hidden_size, width = text.moe_intermediate_size, experts = text.n_routed_experts,
+          k = text.num_experts_per_tok;
+  std::string prefix = layer_parameter(layer) + "ffn.", name = layer_name(layer) + ".ffn";
+  std::string received = name + ".received";  // symbol
+  ValueId order{}, send_rows{}, sent{}, sent_weights{}, counts{};
+  ValueId receive_rows{}, offsets{}, arrangement{};
 
-  // Which experts, with which weights, and the order of rows by expert.
-  const ParameterId gate = builder.weight(prefix + "gate.weight", {experts, d});
-  const ParameterId bias = builder.state(prefix + "gate.bias", {experts}),
-                    bias_vl = builder.state(prefix + "gate.bias_vl", {experts});
-  const ParameterId s1 = builder.weight(prefix + "shared_experts.w1.weight", {width, d});
-  const ParameterId s3 = builder.weight(prefix + "shared_experts.w3.weight", {width, d});
-  const ParameterId s2 = builder.weight(prefix + "shared_experts.w2.weight", {d, width});
-  program.close_unit(name);
-  const ValueId ids = program.choice(layer_name(layer) + ".expert_ids", {"tokens", k});
-  const ValueId order = program.choice(name + ".order", {choices}), offsets = program.choice(name + ".offsets", {experts + 1});
-  const ValueId sent = program.value(name + ".sent", {choices, d}),
-                sent_weights = program.value(name + ".sent_weights", {choices});
-  const ValueId image = builder.inputs.image, padding = builder.inputs.padding;
-  program.segment(
-      name + ".route", {x, image, padding}, {ids, order, offsets, sent, sent_weights}, {gate, bias, bias_vl},
-      [=, temperature = text.gate_temp, normalise = text.norm_topk_prob, scale = text.routed_scaling_factor](SegmentRun& run) {
-        const at::Tensor& input = run.read(x);
-        const at::Tensor scores = kernels::router_scores(engine::linear(kernels::to_math(input), run.weight(gate)), temperature);
-        const at::Tensor chosen = run.choose(ids, [&] {
-          return kernels::choose_experts(scores, run.parameter(bias), run.parameter(bias_vl), run.read(image), k);
+  // Which experts, with which weights, and the rows of tokens sorted by expert, hence by the rank that has it.
+  void add_route(ValueId x) {
+    const ParameterId gate = builder.weight(prefix + "gate.weight", {experts, d});
+    const ParameterId bias = builder.state(prefix + "gate.bias", {experts}),
+                      bias_vl = builder.state(prefix + "gate.bias_vl", {experts});
+    const std::string choices = "choices";  // tokens of the shard * k
+    const ValueId ids = program.choice(layer_name(layer) + ".expert_ids", {"shard", k});
+    order = program.choice(name + ".order", {choices}), counts = program.choice(name + ".counts", {experts});
+    send_rows = program.choice(name + ".send_rows", {builder.layout().size("ep")});
+    sent = program.value(name + ".sent", {choices, d}), sent_weights = program.value(name + ".sent_weights", {choices});
+    const ValueId image = builder.inputs.image, padding = builder.inputs.padding;
+    program.segment(
+        name + ".route", {x, image, padding}, {ids, order, counts, send_rows, sent, sent_weights}, {gate, bias, bias_vl},
+        [=, layer = layer, k = k, experts = experts, order = order, counts = counts, send_rows = send_rows, sent = sent,
+         sent_weights = sent_weights, owners = engine::even_parts(experts, builder.layout().size("ep")),
+         temperature = text.gate_temp, normalise = text.norm_topk_prob, scale = text.routed_scaling_factor](SegmentRun& run) {
+          const at::Tensor& input = run.read(x);
+          const at::Tensor scores = kernels::router_scores(engine::linear(kernels::to_math(input), run.weight(gate)), temperature);
+          const at::Tensor chosen = run.choose(ids, [&] {
+            return kernels::choose_experts(scores, run.parameter(bias), run.parameter(bias_vl), run.read(image), k);
+          });
+          kernels::RowOrder rows;
+          const at::Tensor row_order = run.choose(order, [&] { return (rows = kernels::sort_rows(chosen, experts)).order; });
+          const at::Tensor per_expert = run.choose(counts, [&] { return rows.offsets.diff(); });
+          run.choose(send_rows, [&] {
+            std::vector<at::Tensor> sums;
+            for (const at::Tensor& part : per_expert.split_with_sizes(owners)) sums.push_back(part.sum());
+            return at::stack(sums);
+          });
+          const at::Tensor weights = kernels::expert_weights(scores, chosen, normalise, scale);  // [shard, k]
+          run.make(sent, kernels::dispatch_rows(input, row_order, k));
+          run.make(sent_weights, weights.reshape({-1}).index_select(0, row_order));
+          run.count(layer_name(layer) + ".loads", loads_of(chosen, run.read(image), run.read(padding), experts));
+          run.observe(layer_name(layer) + ".router_scores", [&] { return scores; });
+          run.observe(layer_name(layer) + ".expert_weights", [&] { return weights; });
         });
-        kernels::RowOrder rows;
-        const at::Tensor row_order = run.choose(order, [&] { return (rows = kernels::sort_rows(chosen, experts)).order; });
-        run.choose(offsets, [&] { return rows.offsets; });
-        const at::Tensor weights = kernels::expert_weights(scores, chosen, normalise, scale);  // [tokens, k]
-        run.make(sent, kernels::dispatch_rows(input, row_order, k));
-        run.make(sent_weights, weights.reshape({-1}).index_select(0, row_order));
-        run.count(layer_name(layer) + ".loads", loads_of(chosen, run.read(image), run.read(padding), experts));
-        run.observe(layer_name(layer) + ".router_scores", [&] { return scores; });
-        run.observe(layer_name(layer) + ".expert_weights", [&] { return weights; });
-      });
-  const ValueId rows = program.launch(name + ".rows", ExchangeKind::kAllToAll, "ep", sent);
-  const ValueId row_weights = program.launch(name + ".row_weights", ExchangeKind::kAllToAll, "ep", sent_weights);
-  program.wait(rows);
-  program.wait(row_weights);
+  }
 
-  const ParameterId w1 = builder.weight(prefix + "experts.w1.weight", {experts, width, d});
-  const ParameterId w3 = builder.weight(prefix + "experts.w3.weight", {experts, width, d});
-  const ParameterId w2 = builder.weight(prefix + "experts.w2.weight", {experts, d, width});
-  program.close_unit(name + ".experts");
-  const ValueId computed = program.value(name + ".computed", {choices, d});
-  const double limit = text.swiglu_limit;
-  program.segment(name + ".experts", {rows, row_weights, offsets}, {computed}, {w1, w3, w2}, [=](SegmentRun& run) {
-    const at::Tensor &input = run.read(rows), &group = run.read(offsets);
-    const at::Tensor g = engine::grouped_linear(input, group, run.weight(w1)),
-                     u = engine::grouped_linear(input, group, run.weight(w3));
-    run.make(computed,
-             engine::grouped_linear(kernels::clamped_swiglu(g, u, run.read(row_weights), limit), group, run.weight(w2)));
-  });
-  const ValueId returned = program.launch(name + ".returned", ExchangeKind::kAllToAll, "ep", computed);
-  program.wait(returned);
+  // What comes from where: counts first, then rows.
+  void add_counts() {
+    const int64_t ranks = builder.layout().size("ep"), local = builder.local(experts, kByExpert);
+    const ValueId table = program.exchange(name + ".row_counts", ExchangeKind::kAllToAll, "ep", counts, ranks * local,
+                                           engine::even_parts(experts, ranks), std::vector<int64_t>(ranks, local));
+    receive_rows = program.choice(name + ".receive_rows", {ranks}), offsets = program.choice(name + ".offsets", {local + 1});
+    arrangement = program.choice(name + ".arrangement", {name + ".arranged"});
+    program.segment(name + ".arrange", {table}, {receive_rows, offsets, arrangement}, {},
+                    [=, receive_rows = receive_rows, offsets = offsets, arrangement = arrangement](SegmentRun& run) {
+                      const Arrangement found = arrange(run.read(table).view({ranks, local}));
+                      run.make(receive_rows, found.receive_rows);
+                      run.make(offsets, found.offsets);
+                      run.make(arrangement, found.order);
+                    });
+  }
 
-  const ValueId out = program.value(layer_name(layer) + ".ffn_out", {"tokens", d});
-  program.segment(name + ".combine", {x, returned, order}, {out}, {s1, s3, s2}, [=](SegmentRun& run) {
-    const at::Tensor& input = run.read(x);
-    const at::Tensor g = engine::linear(input, run.weight(s1)), u = engine::linear(input, run.weight(s3));
-    const at::Tensor shared = engine::linear(kernels::clamped_swiglu(g, u, {}, limit), run.weight(s2));
-    run.make(out,
-             (kernels::combine_rows(run.read(returned), run.read(order), k) + kernels::to_math(shared)).to(input.scalar_type()));
-  });
-  return out;
+  ValueId add_experts() {
+    const ValueId rows =
+        program.launch(name + ".rows", ExchangeKind::kAllToAll, "ep", sent, received, send_rows, receive_rows);
+    const ValueId row_weights =
+        program.launch(name + ".row_weights", ExchangeKind::kAllToAll, "ep", sent_weights, received, send_rows, receive_rows);
+    program.wait(rows);
+    program.wait(row_weights);
+    const ParameterId w1 = builder.weight(prefix + "experts.w1.weight", {experts, width, d}, kByExpert);
+    const ParameterId w3 = builder.weight(prefix + "experts.w3.weight", {experts, width, d}, kByExpert);
+    const ParameterId w2 = builder.weight(prefix + "experts.w2.weight", {experts, d, width}, kByExpert);
+    program.close_unit(name + ".experts");
+    const ValueId computed = program.value(name + ".computed", {received, d});
+    program.segment(name + ".experts", {rows, row_weights, offsets, arrangement}, {computed}, {w1, w3, w2},
+                    [=, limit = text.swiglu_limit, offsets = offsets, arrangement = arrangement](SegmentRun& run) {
+                      const at::Tensor &group = run.read(offsets), &order = run.read(arrangement);
+                      const at::Tensor input = arranged(run.read(rows), order), weights = arranged(run.read(row_weights), order);
+                      const at::Tensor g = engine::grouped_linear(input, group, run.weight(w1)),
+                                       u = engine::grouped_linear(input, group, run.weight(w3));
+                      const at::Tensor y =
+                          engine::grouped_linear(kernels::clamped_swiglu(g, u, weights, limit), group, run.weight(w2));
+                      run.make(computed, back_in_order(y, order));
+                    });
+    return program.exchange(name + ".returned", ExchangeKind::kAllToAll, "ep", computed, "choices", receive_rows, send_rows);
+  }
+};
+
+}  // namespace
+
+ValueId add_moe(ModelBuilder& builder, int64_t layer, ValueId streams_x) {
+  builder.partial = true;
+  MoeLayer moe{builder, layer};
+  engine::ProgramBuilder& program = builder.program;
+  const ValueId x = enter_shard(builder, moe.name + ".x", streams_x);
+  moe.add_route(x);
+  const ParameterId s1 = builder.weight(moe.prefix + "shared_experts.w1.weight", {moe.width, moe.d});
+  const ParameterId s3 = builder.weight(moe.prefix + "shared_experts.w3.weight", {moe.width, moe.d});
+  const ParameterId s2 = builder.weight(moe.prefix + "shared_experts.w2.weight", {moe.d, moe.width});
+  program.close_unit(moe.name);
+  moe.add_counts();
+  const ValueId returned = moe.add_experts();
+
+  const ValueId out = program.value(moe.name + ".out", {"shard", moe.d});
+  program.segment(moe.name + ".combine", {x, returned, moe.order}, {out}, {s1, s3, s2},
+                  [=, order = moe.order, k = moe.k, limit = builder.text().swiglu_limit](SegmentRun& run) {
+                    const at::Tensor& input = run.read(x);
+                    const at::Tensor g = engine::linear(input, run.weight(s1)), u = engine::linear(input, run.weight(s3));
+                    const at::Tensor shared = engine::linear(kernels::clamped_swiglu(g, u, {}, limit), run.weight(s2));
+                    run.make(out, (kernels::combine_rows(run.read(returned), run.read(order), k) + kernels::to_math(shared))
+                                      .to(input.scalar_type()));
+                  });
+  return leave_shard(builder, layer_name(layer) + ".ffn_out", out);
 }
 
 }  // namespace hyperparallel::models::deepseek_v41

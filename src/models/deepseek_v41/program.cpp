@@ -1,5 +1,7 @@
 #include "models/deepseek_v41/program.h"
 
+#include <fmt/ranges.h>
+
 #include "base/error.h"
 #include "kernels/rows/op.h"
 #include "models/deepseek_v41/builder.h"
@@ -24,64 +26,102 @@ double ModelBuilder::std() const {
   return own > 0 ? own : config.text.initializer_range;
 }
 
-ParameterId ModelBuilder::weight(const std::string& name, std::vector<int64_t> shape) {
-  return program.parameter({name, std::move(shape), ParameterUse::kWeight, false, Initialiser::normal(std())});
+ParameterId ModelBuilder::parameter(engine::ParameterSpec spec, const Cut& cut) {
+  spec.cut_axis = cut.axis;
+  spec.cut_dim = cut.dim;
+  spec.partial_over_tp = partial && cut.axis.empty() && spec.use != ParameterUse::kState;
+  return program.parameter(std::move(spec));
+}
+ParameterId ModelBuilder::weight(const std::string& name, std::vector<int64_t> shape, const Cut& cut) {
+  return parameter({name, std::move(shape), ParameterUse::kWeight, false, Initialiser::normal(std())}, cut);
 }
 ParameterId ModelBuilder::leaf(const std::string& name, std::vector<int64_t> shape, Initialiser start) {
-  return program.parameter({name, std::move(shape), ParameterUse::kLeaf, false, std::move(start)});
+  return parameter({name, std::move(shape), ParameterUse::kLeaf, false, std::move(start)});
 }
-ParameterId ModelBuilder::master_leaf(const std::string& name, std::vector<int64_t> shape, Initialiser start) {
-  return program.parameter({name, std::move(shape), ParameterUse::kLeaf, true, std::move(start)});
+ParameterId ModelBuilder::master_leaf(const std::string& name, std::vector<int64_t> shape, Initialiser start, const Cut& cut) {
+  return parameter({name, std::move(shape), ParameterUse::kLeaf, true, std::move(start)}, cut);
 }
 ParameterId ModelBuilder::gain(const std::string& name, int64_t size) {
   return leaf(name, {size}, Initialiser::fill(1.0));
 }
 ParameterId ModelBuilder::state(const std::string& name, std::vector<int64_t> shape) {
-  return program.parameter({name, std::move(shape), ParameterUse::kState, true, Initialiser::fill(0.0)});
+  return parameter({name, std::move(shape), ParameterUse::kState, true, Initialiser::fill(0.0)});
 }
 
-ValueId add_embedding(ModelBuilder& builder, ValueId span_embeddings) {
+ValueId add_embedding(ModelBuilder& builder, ValueId spans) {
   const TextConfig& text = builder.text();
-  const int64_t n = text.hc_mult;
-  const ParameterId table = builder.weight("model.embed.weight", {text.vocab_size, text.hidden_size});
+  const int64_t n = text.hc_mult, first = builder.layout().begin(text.vocab_size, "tp"),
+                words = builder.local(text.vocab_size, kByWord);
+  const ParameterId table = builder.weight("model.embed.weight", {text.vocab_size, text.hidden_size}, kByWord);
   builder.program.close_unit("embed");
   const ValueId ids = builder.inputs.ids, span_index = builder.inputs.span_index;
-  const ValueId streams = builder.program.value("streams", {"tokens", n, text.hidden_size});
+  const ValueId found = builder.program.value("embed.partial", {"tokens", text.hidden_size});
   std::vector<ValueId> reads{ids};
-  if (span_embeddings.valid()) reads.insert(reads.end(), {span_embeddings, span_index});
-  builder.program.segment("embed", reads, {streams}, {table}, [=](SegmentRun& run) {
-    at::Tensor x = engine::embedding(run.read(ids), run.weight(table));  // [tokens, hidden]; zeros under spans
-    if (span_embeddings.valid()) x = x + kernels::gather_rows(run.read(span_embeddings), run.read(span_index));
-    run.observe("inputs_embeds", [&] { return x; });
-    run.make(streams, x.unsqueeze(1).expand({-1, n, -1}));
+  if (spans.valid()) reads.insert(reads.end(), {spans, span_index});
+  builder.program.segment("embed", reads, {found}, {table}, [=](SegmentRun& run) {
+    const at::Tensor id = run.read(ids) - first;  // zeros for the words of other ranks, and under spans
+    at::Tensor x = engine::embedding(id.masked_fill(id.ge(words), -1), run.weight(table));  // [tokens, hidden]
+    if (spans.valid()) x = x + kernels::gather_rows(run.read(spans), run.read(span_index));
+    run.make(found, x);
   });
+  const ValueId embedded = leave_tokens(builder, "inputs_embeds", found);
+  const ValueId streams = builder.program.value("streams", {builder.stream_rows(), n, text.hidden_size});
+  builder.program.segment("copy_to_streams", {embedded}, {streams}, {},
+                          [=](SegmentRun& run) { run.make(streams, run.read(embedded).unsqueeze(1).expand({-1, n, -1})); });
   return streams;
 }
 
 namespace {
 
 // pre_mix at the start: one-hot on copy 0.
-ValueId add_first_mix(ModelBuilder& builder) {
+ValueId add_first_mix(ModelBuilder& builder, ValueId streams) {
   const int64_t n = builder.text().hc_mult;
-  const ValueId ids = builder.inputs.ids, pre = builder.program.choice("pre", {"tokens", n});
-  builder.program.segment("first_mix", {ids}, {pre}, {}, [=](SegmentRun& run) {
-    const at::Tensor one_hot = at::zeros({run.read(ids).size(0), n}, run.math_type());
+  const ValueId pre = builder.program.choice("pre", {builder.stream_rows(), n});
+  builder.program.segment("first_mix", {streams}, {pre}, {}, [=](SegmentRun& run) {
+    const at::Tensor one_hot = at::zeros({run.read(streams).size(0), n}, run.math_type());
     one_hot.select(1, 0).fill_(1);
     run.make(pre, one_hot);
   });
   return pre;
 }
 
+// What the axes must divide.
+void check_degrees(const TextConfig& text, const engine::Layout& layout, bool cached) {
+  const int64_t tp = layout.size("tp"), ep = layout.size("ep");
+  std::vector<std::string> errors;
+  const auto divides = [&](const char* key, int64_t size) {
+    if (size % tp == 0) return;
+    std::vector<int64_t> accepted;
+    for (int64_t degree = 1; degree <= size; ++degree) {
+      if (text.num_attention_heads % degree == 0 && text.o_groups % degree == 0 && text.index_n_heads % degree == 0)
+        accepted.push_back(degree);
+    }
+    errors.push_back(fmt::format("parallel.tp {} does not divide {} {}; accepted: {}", tp, key, size, fmt::join(accepted, ", ")));
+  };
+  divides("num_attention_heads", text.num_attention_heads);
+  divides("o_groups", text.o_groups);
+  if (text.index_n_heads > 0) divides("index_n_heads", text.index_n_heads);
+  if (ep > text.n_routed_experts)
+    errors.push_back(fmt::format("parallel.ep {} is more than the {} routed experts", ep, text.n_routed_experts));
+  HP_CHECK(!cached || layout.size("cp") == 1, "a cached program over cp");
+  if (!errors.empty()) throw ConfigError("{}", fmt::join(errors, "\n"));
+}
+
 }  // namespace
 
 ModelProgram build_program(const ModelConfig& config, const ProgramOptions& options) {
   ModelProgram model{config, options, {}, {}};
+  check_degrees(config.text, options.layout, options.cached);
   ModelBuilder builder{{}, model.config, model.options, {}, {}, {}, {}, {}, {}, {}};
   add_inputs(builder, /*text=*/true, config.vision.has_value());
   add_rope_tables(builder);
-  const ValueId spans = config.vision ? add_vision(builder) : ValueId{};
+  ValueId spans;
+  if (config.vision) {
+    spans = launch_halo(builder, "spans", "sample", add_vision(builder), builder.inputs.spans);
+    builder.program.wait(spans);
+  }
   ValueId streams = add_embedding(builder, spans);
-  ValueId pre = add_first_mix(builder);
+  ValueId pre = add_first_mix(builder, streams);
   for (int64_t layer = 0; layer < config.text.num_hidden_layers; ++layer) {
     builder.program.begin_region(layer_name(layer));
     if (config.text.engram_index(layer)) streams = add_engram(builder, layer, streams);

@@ -1,18 +1,24 @@
 // DeepSeek-V4.1 as a program of segments and exchanges (docs/model.md).
 //
 // The program of a text layer i, value names in backticks:
-//   engram      `layers.i.engram_out`                       where the layer has one
+//   engram      `layers.i.engram_out`                       where the layer has one; rows come over ep
 //   hc_attn.in  coefficients, normalised input              `layers.i.hc_attn.pre|post|comb|x`
 //   kv          window and compressed KV, index keys        exchanges over cp start
 //   queries     `layers.i.q`, index queries                 exchanges end
 //   select      `layers.i.topk`, candidates                 index sources only
-//   attend      `layers.i.attn_out`
+//   attend      `layers.i.attn_out`                         summed over tp
 //   hc_attn.out `layers.i.mid`
 //   hc_ffn.in   as hc_attn.in
 //   route       experts, weights, order of rows             exchange over ep
 //   experts                                                 exchange back
 //   combine     `layers.i.ffn_out`
 //   hc_ffn.out  `layers.i.streams`
+//
+// NOTE [Regions]: which tokens a rank works on, and what its gradients are.
+//   tokens   all tokens of the cp rank, on every tp rank: attention (each tp rank has its heads) and vocabulary (its rows). What
+//            leaves is summed over tp; what a parameter without a cut gets as gradient there is a part, to be summed over tp.
+//   shard    a tp rank's part of these tokens: MoE, Engram. Gradients are parts here too.
+//   streams  mHC and norms: `tokens`, computed alike on all tp ranks with equal gradients, or with sequence parallelism `shard`.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +27,7 @@
 #include <vector>
 
 #include "engine/executor.h"
+#include "engine/layout.h"
 #include "engine/program.h"
 #include "models/deepseek_v41/batch.h"
 #include "models/deepseek_v41/config.h"
@@ -30,6 +37,7 @@ namespace hyperparallel::models::deepseek_v41 {
 struct Prefix;  // prefix.h
 
 struct ProgramOptions {
+  engine::Layout layout;  // of the rank whose program it is
   // Every document continues a sequence whose earlier tokens left a Prefix (prefix.h); logits instead of a loss. Forward only.
   bool cached = false;
   int64_t attention_chunk = 128;           // queries per chunk of the reference attention
@@ -60,13 +68,27 @@ struct ContinuedRows {
 
 // Inputs of the program, by name; see inputs.cpp for what each holds. Where a program has no use for one, its id is not valid.
 struct ModelInputs {
-  engine::ValueId ids, targets, positions, document_start, key_row, image, closed, padding;
+  // What a rank sends of its own rows to other ranks of an axis, and receives (shards.h).
+  struct Halo {
+    engine::ValueId send_index, send_rows, receive_rows;
+  };
+  engine::ValueId ids, targets, positions, document_start, key_row;  // of all tokens of the cp rank
+  engine::ValueId image, closed, padding;                            // of the tp rank's part of them
+  engine::ValueId tp_rows;                                           // how many of them each tp rank has
+  Halo window;
+  engine::ValueId window_rows;
   struct Groups {
     engine::ValueId first, count, tokens, positions;
+    Halo halo;
+    engine::ValueId rows, order;
   };
   std::map<int64_t, Groups> groups;  // by compression ratio
-  engine::ValueId engram_rows;
+  struct Engram {
+    engine::ValueId rows, send_rows, found;
+  };
+  std::vector<Engram> engram;  // by Engram layer
   engine::ValueId patches, patch_rows, patch_columns, image_patches, unshuffle, span_source, span_index;
+  Halo spans;
   engine::ValueId cotangent;  // of a vision-only program
   // Cached programs.
   std::vector<KeptRows> kept;
@@ -82,13 +104,15 @@ struct ModelProgram {
   engine::Program program;
 };
 
-// The whole model with its loss: one loss value, the sum of the cross-entropies of the scored tokens. A cached program has the
-// same parameters in the same order, and outputs in place of the loss.
+// The whole model with its loss: one loss value, the sum of the cross-entropies of the scored tokens of the cp rank. A cached
+// program has the same parameters in the same order, and outputs in place of the loss; cp is 1 there. Throws ConfigError where a
+// degree does not divide what it cuts.
 ModelProgram build_program(const ModelConfig& config, const ProgramOptions& options);
 // The vision tower alone; its loss is sum(span_embeddings * cotangent).
 ModelProgram build_vision_program(const ModelConfig& config, const ProgramOptions& options);
 
-// Every program input of one micro-batch. Throws InternalError when the batch contradicts itself.
+// Every program input of one micro-batch for the rank of `model.options.layout`; `batch` is the whole micro-batch, the same on all
+// ranks of a `sample` group. Throws InternalError when the batch contradicts itself.
 // `compute`: the type of patches and of kept rows. `prefix`: what each document continues, for a cached program only.
 engine::ValueMap prepare_inputs(const ModelProgram& model, const ModelBatch& batch, at::ScalarType compute,
                                 const Prefix* prefix = nullptr);

@@ -170,6 +170,7 @@ struct Tower {
 }  // namespace
 
 ValueId add_vision(ModelBuilder& builder) {
+  builder.partial = true;  // pictures are spread over the ranks of a sample group
   Tower tower{builder};
   ValueId x = tower.add_patch_embed();
   for (int64_t block = 0; block < tower.vision.num_hidden_layers; ++block) x = tower.add_block(block, x);

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-namespace hyperparallel::checkpoint {
+namespace hyperparallel {
 
 struct Box {
   std::vector<int64_t> offset, size;
@@ -27,4 +27,4 @@ struct BoxPlace {
 // Copies `size` elements per dimension, `element_bytes` each, from one place to another. Rows need no alignment.
 void copy_box(const std::vector<int64_t>& size, int64_t element_bytes, BoxPlace<const uint8_t> from, BoxPlace<uint8_t> to);
 
-}  // namespace hyperparallel::checkpoint
+}  // namespace hyperparallel

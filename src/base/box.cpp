@@ -1,4 +1,4 @@
-#include "checkpoint/box.h"
+#include "base/box.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-namespace hyperparallel::checkpoint {
+namespace hyperparallel {
 
 int64_t volume(const std::vector<int64_t>& size) {
   return std::accumulate(size.begin(), size.end(), int64_t{1}, std::multiplies<int64_t>());
@@ -48,4 +48,4 @@ void copy_box(const std::vector<int64_t>& size, int64_t element_bytes, BoxPlace<
   }
 }
 
-}  // namespace hyperparallel::checkpoint
+}  // namespace hyperparallel

@@ -1,0 +1,442 @@
+// Program inputs of a micro-batch for one rank: what the layers need to know of documents, groups and pictures, derived from their
+// borders on the host. Ranks that share a micro-batch derive the same from the same batch and take their part.
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "base/error.h"
+#include "models/deepseek_v41/prefix.h"
+#include "models/deepseek_v41/shards.h"
+
+namespace hyperparallel::models::deepseek_v41 {
+namespace {
+
+// Documents of a batch and what each continues.
+struct Documents {
+  int64_t count, tokens;
+  at::Tensor borders;           // int64 [count + 1]
+  std::vector<int64_t> length;  // [count]: tokens before this run
+
+  Documents(const ModelBatch& batch, const Prefix* prefix)
+      : count(batch.cu_seqlens.size(0) - 1), tokens(batch.ids.size(0)), borders(batch.cu_seqlens.contiguous()), length(count, 0) {
+    HP_CHECK(count >= 0 && border(0) == 0 && border(count) == tokens, "document borders end at {}, the batch at {}",
+             border(count), tokens);
+    for (int64_t d = 0; d < count; ++d) HP_CHECK(border(d) <= border(d + 1), "document {} ends before it starts", d);
+    if (prefix == nullptr) return;
+    HP_CHECK(static_cast<int64_t>(prefix->sequences.size()) == count, "{} documents continue {} sequences", count,
+             prefix->sequences.size());
+    for (int64_t d = 0; d < count; ++d) length[d] = prefix->sequences[d].length;
+  }
+  int64_t border(int64_t d) const { return borders.const_data_ptr<int64_t>()[d]; }
+  int64_t added(int64_t d) const { return border(d + 1) - border(d); }
+  // Row where each document begins when documents lie one after another with the rows they kept before the new ones.
+  std::vector<int64_t> first_rows(const KeptRows& rows, const TextConfig& text) const {
+    std::vector<int64_t> first{0};
+    for (int64_t d = 0; d < count; ++d)
+      first.push_back(first.back() + rows.kept(text, length[d]) + rows.added(length[d], added(d)));
+    return first;
+  }
+  // The document of each token.
+  std::vector<int64_t> of_tokens() const {
+    std::vector<int64_t> of(tokens);
+    for (int64_t d = 0; d < count; ++d) std::fill(of.begin() + border(d), of.begin() + border(d + 1), d);
+    return of;
+  }
+};
+
+class Preparation {
+ public:
+  Preparation(const ModelProgram& model, const ModelBatch& batch, at::ScalarType compute, const Prefix* prefix)
+      : model_(model),
+        in_(model.inputs),
+        text_(model.config.text),
+        layout_(model.options.layout),
+        batch_(batch),
+        compute_(compute),
+        prefix_(prefix),
+        cp_rank_(layout_.coordinate("cp")),
+        documents_(batch, prefix),
+        document_of_(documents_.of_tokens()),
+        shards_(documents_.tokens, layout_),
+        own_(shards_.tokens(cp_rank_)) {
+    HP_CHECK((prefix != nullptr) == model.options.cached, "a prefix goes with a cached program");
+    tp_rows_ = engine::even_parts(static_cast<int64_t>(own_.size()), layout_.size("tp"));
+    const int64_t first = std::accumulate(tp_rows_.begin(), tp_rows_.begin() + layout_.coordinate("tp"), int64_t{0});
+    shard_ = {own_.begin() + first, own_.begin() + first + tp_rows_[layout_.coordinate("tp")]};
+  }
+
+  void add_all(engine::ValueMap& map) {
+    map_ = &map;
+    add_tokens();
+    if (prefix_ == nullptr) {
+      add_window();
+    } else {
+      add_cached_window();
+      add_prefix();
+    }
+    for (const auto& [ratio, groups] : in_.groups) {
+      prefix_ == nullptr ? add_groups(ratio, groups) : add_cached_groups(ratio, groups);
+    }
+    for (size_t i = 0; i < in_.engram.size(); ++i) add_engram(i);
+  }
+
+ private:
+  void put(engine::ValueId id, at::Tensor tensor) { (*map_)[id.index] = std::move(tensor); }
+  void put(engine::ValueId id, const std::vector<int64_t>& values) { put(id, tensor_of(values)); }
+  void put(const ModelInputs::Halo& halo, const Fetch& fetch) {
+    put(halo.send_index, fetch.send_index);
+    put(halo.send_rows, fetch.send_rows);
+    put(halo.receive_rows, fetch.receive_rows);
+  }
+  ItemPlace place_of(int64_t token) const { return {shards_.owner(token), shards_.row(token)}; }
+  int64_t document_begin(int64_t token) const { return documents_.border(document_of_[token]); }
+
+  void add_tokens() {
+    const at::Tensor own = tensor_of(own_), shard = tensor_of(shard_);
+    at::Tensor ids = batch_.ids;
+    if (in_.span_index.valid()) ids = ids.masked_fill(batch_.image_mask, -1);  // spans are not looked up
+    put(in_.ids, ids.index_select(0, own));
+    if (in_.targets.valid()) put(in_.targets, batch_.targets.index_select(0, own));
+    put(in_.image, batch_.image_mask.index_select(0, shard));
+    put(in_.closed, batch_.image_mask.logical_or(batch_.padding).index_select(0, shard));
+    put(in_.padding, batch_.padding.index_select(0, shard));
+    put(in_.tp_rows, tp_rows_);
+  }
+
+  // A stretch of window keys: a chunk's tokens behind those of the same document that its windows reach back to.
+  struct Stretch {
+    int64_t first, begin, end;
+  };
+  std::vector<Stretch> stretches(int cp_rank) const {
+    std::vector<Stretch> result;
+    for (const auto& [begin, end] : shards_.chunks(cp_rank))
+      result.push_back({std::max(document_begin(begin), begin - (text_.sliding_window - 1)), begin, end});
+    return result;
+  }
+
+  void add_window() {
+    std::vector<std::vector<int64_t>> needs(shards_.ranks());
+    for (int rank = 0; rank < shards_.ranks(); ++rank) {
+      std::set<int64_t> missing;
+      for (const Stretch& s : stretches(rank)) {
+        for (int64_t t = s.first; t < s.begin; ++t) {
+          if (shards_.owner(t) != rank) missing.insert(t);
+        }
+      }
+      needs[rank].assign(missing.begin(), missing.end());
+    }
+    const Fetch fetch = plan_fetch(needs, cp_rank_, [&](int64_t token) { return place_of(token); });
+    put(in_.window, fetch);
+    std::vector<int64_t> rows, position, start, key;
+    for (const Stretch& s : stretches(cp_rank_)) {
+      const auto base = static_cast<int64_t>(rows.size()) - s.first;  // + token: its row among the keys
+      for (int64_t t = s.first; t < s.end; ++t) rows.push_back(own_or_received(t, fetch));
+      for (int64_t t = s.begin; t < s.end; ++t) {
+        position.push_back(t - document_begin(t));
+        start.push_back(base + std::max(document_begin(t), s.first));
+        key.push_back(base + t);
+      }
+    }
+    put(in_.window_rows, rows);
+    put(in_.positions, position);
+    put(in_.document_start, start);
+    put(in_.key_row, key);
+  }
+  int64_t own_or_received(int64_t token, const Fetch& fetch) const {
+    if (shards_.owner(token) == cp_rank_) return shards_.row(token);
+    return static_cast<int64_t>(own_.size()) + fetch.received.at(token);
+  }
+
+  void add_groups(int64_t ratio, const ModelInputs::Groups& groups) {
+    const auto ranks = static_cast<size_t>(shards_.ranks());
+    std::vector<std::vector<int64_t>> needs(ranks), numbers(ranks);  // tokens to fetch; groups that a rank makes
+    std::vector<int64_t> first_group{0}, first_token;                // by document; by group
+    for (int64_t d = 0; d < documents_.count; ++d) {
+      first_group.push_back(first_group.back() + documents_.added(d) / ratio);
+      for (int64_t g = 0; g < documents_.added(d) / ratio; ++g) {
+        const int64_t begin = documents_.border(d) + g * ratio;
+        const int owner = shards_.owner(begin + ratio - 1);
+        numbers[owner].push_back(static_cast<int64_t>(first_token.size()));
+        first_token.push_back(begin);
+        for (int64_t t = begin; t < begin + ratio; ++t) {
+          if (shards_.owner(t) != owner) needs[owner].push_back(t);
+        }
+      }
+    }
+    const Fetch fetch = plan_fetch(needs, cp_rank_, [&](int64_t token) { return place_of(token); });
+    if (groups.halo.send_index.valid()) put(groups.halo, fetch);
+    std::vector<int64_t> members, position, rows, order(first_token.size()), first, count;
+    for (int64_t g : numbers[cp_rank_]) {
+      position.push_back(first_token[g] - document_begin(first_token[g]));
+      for (int64_t t = first_token[g]; t < first_token[g] + ratio; ++t) members.push_back(own_or_received(t, fetch));
+    }
+    int64_t gathered = 0;
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      rows.push_back(static_cast<int64_t>(numbers[rank].size()));
+      for (int64_t g : numbers[rank]) order[g] = gathered++;
+    }
+    for (int64_t t : own_) {
+      first.push_back(first_group[document_of_[t]]);
+      count.push_back((t - document_begin(t) + 1) / ratio);
+    }
+    put(groups.tokens, tensor_of(members).view({-1, ratio}));
+    put(groups.positions, position);
+    put(groups.rows, rows);
+    if (groups.order.valid()) put(groups.order, order);
+    put(groups.first, first);
+    put(groups.count, count);
+  }
+
+  // Rows of the table that this rank's tokens look up, each once; who has them; and where each (token, column) finds its row.
+  void add_engram(size_t which) {
+    const at::Tensor shard = tensor_of(shard_);
+    const at::Tensor all = batch_.engram_rows.select(1, static_cast<int64_t>(which)).index_select(0, shard).contiguous();
+    const at::Tensor closed = map_->at(in_.closed.index).contiguous();
+    const int64_t columns = all.size(1), table = text_.engram_num_embeddings[which], ranks = layout_.size("ep");
+    const int64_t* row = all.const_data_ptr<int64_t>();
+    const bool* shut = closed.const_data_ptr<bool>();
+    std::vector<int64_t> unique, found(static_cast<size_t>(all.numel()), -1), send(ranks, 0);
+    for (int64_t i = 0; i < all.numel(); ++i) {
+      if (!shut[i / columns]) unique.push_back(row[i]);
+    }
+    std::sort(unique.begin(), unique.end());
+    unique.erase(std::unique(unique.begin(), unique.end()), unique.end());
+    HP_CHECK(unique.empty() || (unique.front() >= 0 && unique.back() < table), "Engram rows {} to {} of a table of {}",
+             unique.front(), unique.back(), table);
+    for (int64_t i = 0; i < all.numel(); ++i) {
+      if (!shut[i / columns]) found[i] = std::lower_bound(unique.begin(), unique.end(), row[i]) - unique.begin();
+    }
+    auto from = unique.begin();
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const auto to = std::lower_bound(from, unique.end(), engine::part_begin(table, ranks, rank + 1));
+      send[rank] = to - from;
+      from = to;
+    }
+    put(in_.engram[which].rows, unique);
+    put(in_.engram[which].send_rows, send);
+    put(in_.engram[which].found, found);
+  }
+
+  // ---- Cached programs: one cp rank, documents with a prefix ----
+
+  void add_cached_window() {
+    const KeptRows window{KeptRows::Kind::kWindow};
+    const std::vector<int64_t> first = documents_.first_rows(window, text_);
+    std::vector<int64_t> position, start, row;
+    for (int64_t d = 0; d < documents_.count; ++d) {
+      const int64_t own = first[d] + window.kept(text_, documents_.length[d]);
+      for (int64_t i = 0; i < documents_.added(d); ++i)
+        position.push_back(documents_.length[d] + i), start.push_back(first[d]), row.push_back(own + i);
+    }
+    put(in_.positions, position);
+    put(in_.document_start, start);
+    put(in_.key_row, row);
+  }
+
+  void add_cached_groups(int64_t ratio, const ModelInputs::Groups& groups) {
+    const KeptRows group_rows{KeptRows::Kind::kGroups, ratio}, input_rows{KeptRows::Kind::kGroupInputs, ratio};
+    const std::vector<int64_t> first_group = documents_.first_rows(group_rows, text_);
+    const std::vector<int64_t> first_input = documents_.first_rows(input_rows, text_);
+    std::vector<int64_t> first, count, members, position;
+    for (int64_t d = 0; d < documents_.count; ++d) {
+      const int64_t before = documents_.length[d], old_groups = before / ratio;
+      for (int64_t g = old_groups; g < (before + documents_.added(d)) / ratio; ++g) {
+        position.push_back(g * ratio);
+        for (int64_t i = 0; i < ratio; ++i) members.push_back(first_input[d] + (g - old_groups) * ratio + i);
+      }
+      for (int64_t i = 0; i < documents_.added(d); ++i)
+        first.push_back(first_group[d]), count.push_back((before + i + 1) / ratio);
+    }
+    put(groups.first, first);
+    put(groups.count, count);
+    put(groups.tokens, tensor_of(members).view({-1, ratio}));
+    put(groups.positions, position);
+    put(groups.rows, std::vector<int64_t>{static_cast<int64_t>(position.size())});
+  }
+
+  void add_prefix() {
+    for (const ContinuedRows& rows : in_.continued) {
+      const size_t i = &rows - in_.continued.data();
+      const int64_t width = model_.program.values[rows.past.index].shape[1].size;
+      put(rows.past, prefix_->pools.empty() ? at::empty({0, width}, at::TensorOptions().dtype(compute_)) : prefix_->pools[i]);
+    }
+    for (size_t k = 0; k < in_.kept.size(); ++k) {
+      std::vector<int64_t> gather;
+      int64_t fresh = prefix_->pool_rows(in_, k);
+      for (int64_t d = 0; d < documents_.count; ++d) {
+        const int64_t kept = in_.kept[k].kept(text_, documents_.length[d]);
+        for (int64_t i = 0; i < kept; ++i) gather.push_back(prefix_->sequences[d].ends[k] - kept + i);
+        for (int64_t i = 0; i < in_.kept[k].added(documents_.length[d], documents_.added(d)); ++i) gather.push_back(fresh++);
+      }
+      put(in_.kept[k].gather, gather);
+    }
+    put(in_.logit_rows, documents_.borders.slice(0, 1) - 1);
+  }
+
+  const ModelProgram& model_;
+  const ModelInputs& in_;
+  const TextConfig& text_;
+  const engine::Layout& layout_;
+  const ModelBatch& batch_;
+  const at::ScalarType compute_;
+  const Prefix* prefix_;
+  const int cp_rank_;
+  const Documents documents_;
+  const std::vector<int64_t> document_of_;
+  const TokenShards shards_;
+  const std::vector<int64_t>& own_;            // tokens of this cp rank
+  std::vector<int64_t> tp_rows_, shard_;       // rows of each tp rank; this one's tokens
+  engine::ValueMap* map_ = nullptr;
+};
+
+// Pictures of a batch: which rank of the sample group computes each, and where its span lies.
+class Pictures {
+ public:
+  Pictures(const ModelProgram& model, const ModelBatch& batch)
+      : model_(model), batch_(batch), layout_(model.options.layout), grids_(batch.grids.contiguous()) {
+    const int64_t down = model.config.vision->downsample_ratio, images = grids_.size(0);
+    int64_t patches = 0, spans = 0;
+    for (int64_t i = 0; i < images; ++i) {
+      first_patch_.push_back(patches);
+      first_span_.push_back(spans);
+      patches += rows(i) * columns(i);
+      spans += (rows(i) + down - 1) / down * ((columns(i) + down - 1) / down + 1) + 2;
+    }
+    first_patch_.push_back(patches);
+    first_span_.push_back(spans);
+    HP_CHECK(patches == batch.patches.size(0), "{} patches for grids of {}", batch.patches.size(0), patches);
+    spread();
+  }
+
+  // Patch coordinates, aligner windows and span layouts of this rank's pictures, facts.md 2.2 and 2.3.
+  void add_tower(engine::ValueMap& map, at::ScalarType compute) const {
+    const int64_t down = model_.config.vision->downsample_ratio;
+    std::vector<int64_t> row, column, patches_of, window, source;
+    std::vector<at::Tensor> patches;
+    int64_t first_patch = 0, aligned = 0;
+    for (int64_t image : on_rank_[layout_.coordinate("sample")]) {
+      const int64_t rows = this->rows(image), columns = this->columns(image);
+      const int64_t out_rows = (rows + down - 1) / down, out_columns = (columns + down - 1) / down;
+      patches_of.push_back(rows * columns);
+      patches.push_back(batch_.patches.narrow(0, first_patch_[image], rows * columns));
+      for (int64_t p = 0; p < rows * columns; ++p) row.push_back(p / columns), column.push_back(p % columns);
+      source.push_back(0);
+      for (int64_t r = 0; r < out_rows; ++r) {
+        for (int64_t c = 0; c < out_columns; ++c) {
+          source.push_back(3 + aligned++);
+          for (int64_t k = 0; k < down * down; ++k) {
+            const int64_t y = r * down + k / down, x = c * down + k % down;
+            window.push_back(y < rows && x < columns ? first_patch + y * columns + x : -1);
+          }
+        }
+        source.push_back(1);
+      }
+      source.push_back(2);
+      first_patch += rows * columns;
+    }
+    const ModelInputs& in = model_.inputs;
+    map[in.patches.index] = (on_rank_.size() == 1 ? batch_.patches : joined(patches, batch_.patches)).to(compute);
+    map[in.patch_rows.index] = tensor_of(row);
+    map[in.patch_columns.index] = tensor_of(column);
+    map[in.image_patches.index] = tensor_of(patches_of);
+    map[in.unshuffle.index] = tensor_of(window).view({-1, down * down});
+    map[in.span_source.index] = tensor_of(source);
+  }
+
+  // Span tokens go from the rank that computed them to the one that has their position in its part of the tokens.
+  void add_spans(engine::ValueMap& map) const {
+    const ModelInputs& in = model_.inputs;
+    const TokenShards shards(batch_.ids.size(0), layout_);
+    const int tp = layout_.size("tp"), rank = layout_.coordinate("sample");
+    std::vector<std::vector<int64_t>> needs(on_rank_.size());  // span tokens, numbered over all pictures
+    std::vector<int64_t> position_of(first_span_.back());
+    for (int64_t image = 0; image < grids_.size(0); ++image) {
+      const int64_t start = batch_.image_starts[image].item<int64_t>(), length = first_span_[image + 1] - first_span_[image];
+      HP_CHECK(start >= 0 && start + length <= batch_.ids.size(0), "image {} of {} tokens starts at {}", image, length, start);
+      for (int64_t i = 0; i < length; ++i) {
+        const int64_t token = start + i, cp_rank = shards.owner(token);
+        position_of[first_span_[image] + i] = token;
+        needs[cp_rank * tp + tp_rank(shards, token, tp)].push_back(first_span_[image] + i);
+      }
+    }
+    const std::vector<ItemPlace> places = span_places();
+    const Fetch fetch = plan_fetch(needs, rank, [&](int64_t span) { return places[span]; });
+    map[in.spans.send_index.index] = tensor_of(fetch.send_index);
+    map[in.spans.send_rows.index] = tensor_of(fetch.send_rows);
+    map[in.spans.receive_rows.index] = tensor_of(fetch.receive_rows);
+    std::vector<int64_t> index(shards.tokens(layout_.coordinate("cp")).size(), -1);
+    for (const auto& [span, row] : fetch.received) index[shards.row(position_of[span])] = row;
+    map[in.span_index.index] = tensor_of(index);
+  }
+
+ private:
+  int64_t rows(int64_t image) const { return grids_.const_data_ptr<int64_t>()[2 * image]; }
+  int64_t columns(int64_t image) const { return grids_.const_data_ptr<int64_t>()[2 * image + 1]; }
+
+  static at::Tensor joined(const std::vector<at::Tensor>& parts, const at::Tensor& like) {
+    return parts.empty() ? like.narrow(0, 0, 0) : at::cat(parts);
+  }
+  static int tp_rank(const TokenShards& shards, int64_t token, int tp) {
+    const auto total = static_cast<int64_t>(shards.tokens(shards.owner(token)).size());
+    int rank = 0;
+    while (engine::part_begin(total, tp, rank + 1) <= shards.row(token)) ++rank;
+    return rank;
+  }
+
+  // The costliest picture first, each to the rank with the least work so far. Attention is quadratic in the patches of a picture,
+  // all else linear: with equal weights at about 4 times the width.
+  void spread() {
+    const double width = static_cast<double>(model_.config.vision->hidden_size);
+    on_rank_.resize(layout_.size("sample"));
+    std::vector<double> cost, work(on_rank_.size(), 0);
+    std::vector<int64_t> by_cost(grids_.size(0));
+    std::iota(by_cost.begin(), by_cost.end(), 0);
+    for (int64_t i : by_cost) {
+      const auto patches = static_cast<double>(rows(i) * columns(i));
+      cost.push_back(patches * (patches + 4 * width));
+    }
+    std::stable_sort(by_cost.begin(), by_cost.end(), [&](int64_t a, int64_t b) { return cost[a] > cost[b]; });
+    for (int64_t image : by_cost) {
+      const auto rank = std::min_element(work.begin(), work.end()) - work.begin();
+      work[rank] += cost[image];
+      on_rank_[rank].push_back(image);
+    }
+    for (auto& images : on_rank_) std::sort(images.begin(), images.end());
+  }
+
+  std::vector<ItemPlace> span_places() const {
+    std::vector<ItemPlace> places(first_span_.back());
+    for (size_t rank = 0; rank < on_rank_.size(); ++rank) {
+      int64_t row = 0;
+      for (int64_t image : on_rank_[rank]) {
+        for (int64_t span = first_span_[image]; span < first_span_[image + 1]; ++span)
+          places[span] = {static_cast<int>(rank), row++};
+      }
+    }
+    return places;
+  }
+
+  const ModelProgram& model_;
+  const ModelBatch& batch_;
+  const engine::Layout& layout_;
+  const at::Tensor grids_;
+  std::vector<int64_t> first_patch_, first_span_;  // by picture, and the total
+  std::vector<std::vector<int64_t>> on_rank_;      // pictures that each rank of the sample group computes
+};
+
+}  // namespace
+
+engine::ValueMap prepare_inputs(const ModelProgram& model, const ModelBatch& batch, at::ScalarType compute,
+                                const Prefix* prefix) {
+  engine::ValueMap map;
+  const ModelInputs& in = model.inputs;
+  if (in.patches.valid()) {
+    const Pictures pictures(model, batch);
+    pictures.add_tower(map, compute);
+    if (in.span_index.valid()) pictures.add_spans(map);
+  }
+  if (in.ids.valid()) Preparation(model, batch, compute, prefix).add_all(map);
+  return map;
+}
+
+}  // namespace hyperparallel::models::deepseek_v41
