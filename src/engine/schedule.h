@@ -47,13 +47,13 @@ struct Action {
 
 struct ScheduleOptions {
   RecomputePolicy recompute;
-  std::map<std::string, int> axis_sizes;  // ranks on a mesh axis; 1 where it is not named
   int micro_batches = 1;
   bool backward = true;                // false: forward only (validation, generation); nothing is kept
   // Units are released after every forward and every backward, and gathered again; else they stay for the whole step.
   bool release_after_forward = false;
   // Gradients go to their owners after every micro-batch; else whole ones are kept until the last.
   bool reduce_every_micro_batch = false;
+  std::map<std::string, int> axis_sizes = {};  // ranks on a mesh axis; 1 where it is not named
 };
 
 // Micro-batches run one after another, each forward then backward. The gather of a unit is launched when the one before it in use

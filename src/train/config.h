@@ -63,9 +63,9 @@ enum class OptimizerName { kAdamW, kMuon, kSinkhorn, kSparseAdam };
 constexpr auto choices(OptimizerName) {
   return std::array{"adamw", "muon", "sinkhorn", "sparse_adam"};
 }
-enum class Dtype { kFloat32, kBFloat16 };
+enum class Dtype { kFloat32, kBFloat16, kFloat64 };
 constexpr auto choices(Dtype) {
-  return std::array{"float32", "bfloat16"};
+  return std::array{"float32", "bfloat16", "float64"};
 }
 enum class NonFinite { kError, kSkip };
 constexpr auto choices(NonFinite) {

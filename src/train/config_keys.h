@@ -183,7 +183,7 @@ void visit_keys(V& visit, C& c) {
   visit("local_batch_size", c.local_batch_size, at_least(1, "rows"), "rows of one micro-batch");
   visit("global_batch_size", c.global_batch_size, at_least(1, "rows"),
         "rows of one optimizer step over all ranks and micro-batches");
-  visit("dtype", c.dtype, any(), "of computation; masters, optimizer and sums are float32");
+  visit("dtype", c.dtype, any(), "of computation; masters, optimizer and sums are float32. float64: all of them, to measure the rounding of the others");
   visit("threads", c.threads, at_least(0, "threads"), "compute threads of a rank; 0: all cores that the process may use");
   visit("deterministic", c.deterministic, any(), "the same bits in every run of the same layout");
   visit("max_seconds", c.max_seconds, at_least(0, "seconds"), "save and stop after this time; 0: no limit");

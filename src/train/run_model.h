@@ -31,7 +31,7 @@ struct RunModel {
   int64_t parameter_count() const;
 };
 
-// Builds the rank's program and allocates its parameters (zeros, masters in FP32). Throws ConfigError, naming both numbers, where
+// Builds the rank's program and allocates its parameters (zeros, masters in FP32, for FP64 computation in FP64). Throws ConfigError, naming both numbers, where
 // tokenizer and model disagree, or model and layout.
 std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Tokenizer& tokenizer,
                                           const Ranks& ranks = one_rank());

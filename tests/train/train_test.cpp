@@ -176,16 +176,15 @@ TEST(Train, BegunAnewKeepsNothingOfTheEarlierRun) {
   EXPECT_EQ(checkpoint::CheckpointStore(folder / "run/checkpoints").steps(), std::vector<int64_t>{1});
 }
 
-TEST(EngramMetrics, RowsAreCountedOncePerLayerAndNotForPadding) {
+TEST(EngramMetrics, RowsOfAStepAreCountedOncePerLayer) {
   models::deepseek_v41::ModelInputs names;
-  names.engram_rows = {0}, names.padding = {1};
-  const auto batch = [](const std::vector<int64_t>& rows, const std::vector<int64_t>& padding) {
-    const at::Tensor ids = at::tensor(rows, at::kLong).view({-1, 2, 2});  // 2 layers of 2 columns
-    return engine::ValueMap{{0, ids}, {1, at::tensor(padding, at::kLong).to(at::kBool)}};
+  names.engram.resize(2);
+  names.engram[0].rows = {0}, names.engram[1].rows = {1};
+  const auto batch = [](const std::vector<int64_t>& first, const std::vector<int64_t>& second) {
+    return engine::ValueMap{{0, at::tensor(first, at::kLong)}, {1, at::tensor(second, at::kLong)}};
   };
-  EXPECT_EQ(engram_hit_rows(names, {batch({1, 2, 1, 1, /**/ 1, 3, 1, 1, /**/ 8, 9, 8, 9}, {0, 0, 1}),  // 1 2 3 | 1
-                                    batch({3, 4, 5, 1}, {0})}),                                        // 3 4 | 5 1
-            6);
+  EXPECT_EQ(engram_hit_rows(names, {batch({1, 2, 3}, {1})}), 4);
+  EXPECT_EQ(engram_hit_rows(names, {batch({1, 2, 3}, {1}), batch({3, 4}, {1, 5})}), 6);  // 1 2 3 4 | 1 5
 }
 
 TEST(Train, ExportsTheLastStepAsAFolderThatImportsToTheSameWeights) {
