@@ -5,7 +5,8 @@
 
 namespace hyperparallel {
 
-// The whole of `text` matches: `*` any text, `/` and `.` too, `?` one character, `[a-c]` a class, `\` takes the next one as it is.
+// The whole of `text` matches: `*` any text, `/` and `.` too, `?` one character, `[a-c]` a class, `\` takes the next one as it
+// is.
 bool glob_matches(const std::string& glob, const std::string& text);
 
 }  // namespace hyperparallel

@@ -2,9 +2,9 @@
 #include <map>
 #include <vector>
 
+#include "base/box.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/box.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/hf_json.h"

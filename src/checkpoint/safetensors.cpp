@@ -12,9 +12,9 @@
 #include <set>
 #include <tuple>
 
+#include "base/box.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/box.h"
 
 namespace hyperparallel::checkpoint {
 namespace {

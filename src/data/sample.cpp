@@ -124,7 +124,8 @@ SampleEncoder::Outcome SampleEncoder::load(const std::function<std::string()>& r
   try {
     outcome.sample = encode(read(), id);
   } catch (const ImageError& error) {
-    if (options_.bad_image == BadInput::kError) throw ImageError("{} (data.bad_image: skip leaves such samples out)", error.what());
+    if (options_.bad_image == BadInput::kError)
+      throw ImageError("{} (data.bad_image: skip leaves such samples out)", error.what());
     return {Outcome::Kind::kBadImage, {}, error.what()};
   } catch (const DataError& error) {
     if (options_.bad_line == BadInput::kError) throw DataError("{} (data.bad_line: skip leaves such lines out)", error.what());
@@ -134,8 +135,7 @@ SampleEncoder::Outcome SampleEncoder::load(const std::function<std::string()>& r
   if (options_.max_tokens == 0 || tokens <= options_.max_tokens) return outcome;
   outcome.message =
       fmt::format("{}: the sample has {} tokens, more than the {} of a row", to_string(id), tokens, options_.max_tokens);
-  if (options_.over_long == OverLong::kError)
-    throw DataError("{} (data.over_long: drop or truncate goes on)", outcome.message);
+  if (options_.over_long == OverLong::kError) throw DataError("{} (data.over_long: drop or truncate goes on)", outcome.message);
   if (options_.over_long == OverLong::kTruncate) {
     truncate_sample(outcome.sample, options_.max_tokens);
     if (outcome.sample.supervised_tokens > 0) return outcome;

@@ -112,8 +112,8 @@ Mesh::Mesh(int64_t world_size, const MeshDegrees& degrees) : world_size_(static_
 }
 
 const std::vector<std::string>& Mesh::axes() {
-  static const std::vector<std::string> names = {"world",          "pp",         "dp",    "cp",  "tp", "fsdp",
-                                                 "fsdp_replicate", "fsdp_shard", "stage", "edp", "ep", "vision", "sample"};
+  static const std::vector<std::string> names = {"world",      "pp",    "dp",  "cp", "tp",     "fsdp",  "fsdp_replicate",
+                                                 "fsdp_shard", "stage", "edp", "ep", "vision", "sample"};
   return names;
 }
 

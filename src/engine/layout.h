@@ -39,8 +39,8 @@ struct Layout {
 
 // Where one parameter lies on one rank. Boxes count in the whole parameter.
 struct ParameterPlacement {
-  Box part;    // what segments compute with: the whole, or its part over tp or ep
-  Box owned;   // rows of `part` whose master, gradient and optimizer state live on this rank
+  Box part;                         // what segments compute with: the whole, or its part over tp or ep
+  Box owned;                        // rows of `part` whose master, gradient and optimizer state live on this rank
   std::vector<int64_t> shard_rows;  // rows of `part` by rank of the shard axis; empty for state, which every rank has whole
 };
 

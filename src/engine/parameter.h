@@ -1,6 +1,6 @@
 // Parameters: what a program owns between steps. Segments use a compute copy of the rank's part of a parameter, and backward adds
-// into a slot of the same shape. The optimizer updates the master of those rows that the rank owns (engine/layout.h), by the sum of
-// the ranks' slots over these rows. On one rank part, owned rows and the whole parameter are the same.
+// into a slot of the same shape. The optimizer updates the master of those rows that the rank owns (engine/layout.h), by the sum
+// of the ranks' slots over these rows. On one rank part, owned rows and the whole parameter are the same.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -132,8 +132,8 @@ void ProgramBuilder::segment(std::string name, std::vector<ValueId> reads, std::
   program_.steps.push_back(RunSegment{index});
 }
 
-ValueId ProgramBuilder::launch(std::string name, ExchangeKind kind, std::string axis, ValueId input,
-                               const Dimension& output_rows, RowCounts rows, RowCounts receive, ValueId order) {
+ValueId ProgramBuilder::launch(std::string name, ExchangeKind kind, std::string axis, ValueId input, const Dimension& output_rows,
+                               RowCounts rows, RowCounts receive, ValueId order) {
   for (ValueId id : {input, rows.value, receive.value, order}) {
     HP_CHECK(!id.valid() || available_[id.index], "exchange {} uses `{}` before it is there", name,
              program_.values[id.index].name);
@@ -159,8 +159,7 @@ ValueId ProgramBuilder::launch(std::string name, ExchangeKind kind, std::string 
 
 ValueId ProgramBuilder::exchange(std::string name, ExchangeKind kind, std::string axis, ValueId input,
                                  const Dimension& output_rows, RowCounts rows, RowCounts receive) {
-  const ValueId output =
-      launch(std::move(name), kind, std::move(axis), input, output_rows, std::move(rows), std::move(receive));
+  const ValueId output = launch(std::move(name), kind, std::move(axis), input, output_rows, std::move(rows), std::move(receive));
   wait(output);
   return output;
 }

@@ -46,7 +46,7 @@ const char* to_string(ExchangeKind kind);
 // How many rows go where, by rank of the axis: known when the program is built, or a discrete value int64 [ranks].
 struct RowCounts {
   RowCounts() = default;
-  RowCounts(ValueId counts) : value(counts) {}                                 // NOLINT: implicit on purpose
+  RowCounts(ValueId counts) : value(counts) {}                          // NOLINT: implicit on purpose
   RowCounts(std::vector<int64_t> counts) : fixed(std::move(counts)) {}  // NOLINT
   ValueId value;
   std::vector<int64_t> fixed;

@@ -11,9 +11,10 @@ namespace hyperparallel::engine {
 
 // Which forward work is done again in backward instead of being kept. Only segments that belong to a region (a layer) take part.
 // NOTE [Recompute]: regions are cut into runs of `every`. What a run reads from outside and what leaves it stays live; inside, a
-// full run keeps discrete choices and what came from other ranks (they are given again, not made or sent again) and makes the rest
-// anew, once, just before its backward; exchanges that need no other rank are repeated. `selective` also keeps every value whose name matches a glob of `keep`; a segment all of whose
-// inputs are at hand is run again alone. Bits are those of `none` in every mix.
+// full run keeps discrete choices and what came from other ranks (they are given again, not made or sent again) and makes the
+// rest anew, once, just before its backward; exchanges that need no other rank are repeated. `selective` also keeps every value
+// whose name matches a glob of `keep`; a segment all of whose inputs are at hand is run again alone. Bits are those of `none` in
+// every mix.
 struct RecomputePolicy {
   enum class Mode { kNone, kFull, kSelective } mode = Mode::kNone;
   int every = 1;                  // regions per run
@@ -48,7 +49,7 @@ struct Action {
 struct ScheduleOptions {
   RecomputePolicy recompute;
   int micro_batches = 1;
-  bool backward = true;                // false: forward only (validation, generation); nothing is kept
+  bool backward = true;  // false: forward only (validation, generation); nothing is kept
   // Units are released after every forward and every backward, and gathered again; else they stay for the whole step.
   bool release_after_forward = false;
   // Gradients go to their owners after every micro-batch; else whole ones are kept until the last.

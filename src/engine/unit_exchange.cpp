@@ -1,6 +1,6 @@
 #include "engine/unit_exchange.h"
 
-#include <numeric>
+#include <algorithm>
 
 #include "base/error.h"
 
@@ -18,7 +18,12 @@ at::Tensor joined(const std::vector<at::Tensor>& parts, at::ScalarType type) {
 }  // namespace
 
 UnitExchange::UnitExchange(const Program& program, ParameterStore& parameters, const dist::Groups& groups)
-    : program_(program), parameters_(parameters), groups_(groups) {}
+    : program_(program), parameters_(parameters), groups_(groups), derived_(parameters.size(), false) {
+  for (const Segment& segment : program.segments) {
+    if (!std::ranges::any_of(segment.makes, [&](ValueId id) { return program.needs_gradient[id.index]; })) continue;
+    for (ParameterId id : segment.parameters) derived_[id.index] = true;
+  }
+}
 
 void UnitExchange::abandon() {
   gathers_.clear();
@@ -98,7 +103,7 @@ void UnitExchange::release(int unit) {
 std::vector<ParameterId> UnitExchange::trained(int unit) const {
   std::vector<ParameterId> ids;
   for (ParameterId id : program_.units[unit].parameters) {
-    if (parameters_.trainable(id)) ids.push_back(id);
+    if (parameters_.trainable(id) && derived_[id.index]) ids.push_back(id);
   }
   return ids;
 }
@@ -117,9 +122,9 @@ void UnitExchange::launch_reduce(int unit) {
         first[i] += count;
       }
     }
-    message.pending = group(message.axis)
-                          .reduce_scatter(joined(parts, parameters_.master_type()), message.elements,
-                                          program_.units[unit].name + ".reduce");
+    message.pending =
+        group(message.axis)
+            .reduce_scatter(joined(parts, parameters_.master_type()), message.elements, program_.units[unit].name + ".reduce");
   }
   HP_CHECK(reductions_.emplace(unit, std::move(messages)).second, "unit {} is reduced twice", program_.units[unit].name);
 }

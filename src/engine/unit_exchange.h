@@ -45,12 +45,13 @@ class UnitExchange {
   int64_t shard_elements(ParameterId id, int rank) const;
   bool is_sharded(ParameterId id) const;
   void sum_over(const std::string& axis, const std::vector<ParameterId>& parameters, const std::string& label);
-  std::vector<ParameterId> trained(int unit) const;
+  std::vector<ParameterId> trained(int unit) const;  // those that get a gradient
   dist::Group& group(const std::string& axis) const { return *groups_.at(axis); }
 
   const Program& program_;
   ParameterStore& parameters_;
   const dist::Groups& groups_;
+  std::vector<bool> derived_;                                 // per parameter: some segment that uses it has a backward
   std::map<int, std::vector<Message>> gathers_, reductions_;  // by unit
 };
 

@@ -19,7 +19,7 @@ struct AdamWSettings {
 
 // One entry of `optimizer.groups`. Rules are applied in order; each sets what it names, later ones win.
 struct GroupRule {
-  std::string match;  // glob over the whole parameter name (base/glob.h)
+  std::string match;                          // glob over the whole parameter name (base/glob.h)
   std::optional<std::string> optimizer = {};  // by name; `adamw`
   std::optional<double> lr_scale = {};        // factor on the scheduled learning rate
   std::optional<double> weight_decay = {};    // decoupled: p *= 1 - lr * weight_decay

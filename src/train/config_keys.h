@@ -101,13 +101,18 @@ template <class V, Is<ParallelSection> C>
 void visit_keys(V& visit, C& c) {
   const Accept degree = at_least(-1, "ranks");
   visit("fsdp_replicate", c.fsdp_replicate, degree, "HSDP replicas: groups of shards that hold the same");
-  visit("fsdp_shard", c.fsdp_shard, degree, "FSDP shards of parameters, gradients and optimizer; -1: the ranks that the others leave");
-  visit("reshard_after_forward", c.reshard_after_forward, any(),
-        "free gathered parameters after forward and gather them again for backward, and reduce gradients after every micro-batch");
+  visit("fsdp_shard", c.fsdp_shard, degree,
+        "FSDP shards of parameters, gradients and optimizer; -1: the ranks that the others leave");
+  visit(
+      "reshard_after_forward", c.reshard_after_forward, any(),
+      "free gathered parameters after forward and gather them again for backward, and reduce gradients after every micro-batch");
   visit("tp", c.tp, degree, "tensor parallel degree: attention heads and vocabulary");
-  visit("sequence_parallel", c.sequence_parallel, any(), "cut the residual streams over tp between the regions that need all tokens");
-  visit("cp", c.cp, degree, "context parallel degree: ranks that share the tokens of a micro-batch; a part of fsdp_replicate x fsdp_shard");
-  visit("cp_shard", c.cp_shard, any(), "which tokens: consecutive ones, or a chunk from the head and one from the tail, so that all have equal causal work");
+  visit("sequence_parallel", c.sequence_parallel, any(),
+        "cut the residual streams over tp between the regions that need all tokens");
+  visit("cp", c.cp, degree,
+        "context parallel degree: ranks that share the tokens of a micro-batch; a part of fsdp_replicate x fsdp_shard");
+  visit("cp_shard", c.cp_shard, any(),
+        "which tokens: consecutive ones, or a chunk from the head and one from the tail, so that all have equal causal work");
   visit("ep", c.ep, degree, "expert parallel degree: experts and Engram rows; -1: all ranks");
   visit("pp", c.pp, degree, "pipeline stages");
   visit("vision_ulysses", c.vision_ulysses, degree, "ranks that share the attention of one picture");
@@ -183,7 +188,8 @@ void visit_keys(V& visit, C& c) {
   visit("local_batch_size", c.local_batch_size, at_least(1, "rows"), "rows of one micro-batch");
   visit("global_batch_size", c.global_batch_size, at_least(1, "rows"),
         "rows of one optimizer step over all ranks and micro-batches");
-  visit("dtype", c.dtype, any(), "of computation; masters, optimizer and sums are float32. float64: all of them, to measure the rounding of the others");
+  visit("dtype", c.dtype, any(),
+        "of computation; masters, optimizer and sums are float32. float64: all of them, to measure the rounding of the others");
   visit("threads", c.threads, at_least(0, "threads"), "compute threads of a rank; 0: all cores that the process may use");
   visit("deterministic", c.deterministic, any(), "the same bits in every run of the same layout");
   visit("max_seconds", c.max_seconds, at_least(0, "seconds"), "save and stop after this time; 0: no limit");

@@ -38,14 +38,13 @@ Ranks make_ranks(const Config& config, dist::World* world) {
   const ParallelSection& p = config.parallel;
   Ranks ranks = one_rank();
   ranks.world = world;
-  ranks.layout.mesh = dist::Mesh(world != nullptr ? world->size() : 1,
-                                 {.pp = p.pp,
-                                  .fsdp_replicate = p.fsdp_replicate,
-                                  .fsdp_shard = p.fsdp_shard,
-                                  .cp = p.cp,
-                                  .tp = p.tp,
-                                  .ep = p.ep,
-                                  .vision_ulysses = p.vision_ulysses});
+  ranks.layout.mesh = dist::Mesh(world != nullptr ? world->size() : 1, {.pp = p.pp,
+                                                                        .fsdp_replicate = p.fsdp_replicate,
+                                                                        .fsdp_shard = p.fsdp_shard,
+                                                                        .cp = p.cp,
+                                                                        .tp = p.tp,
+                                                                        .ep = p.ep,
+                                                                        .vision_ulysses = p.vision_ulysses});
   ranks.layout.rank = world != nullptr ? world->rank() : 0;
   ranks.layout.sequence_parallel = p.sequence_parallel;
   ranks.layout.balanced = p.cp_shard == CpShard::kBalanced;

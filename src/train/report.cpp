@@ -165,7 +165,8 @@ Json make_charts(SeriesByName series) {
   series = scaled(std::move(series), "memory_rss_bytes", 1.0 / (1 << 30));
   series = scaled(std::move(series), "mfu", 100);
   Charts charts(std::move(series));
-  charts.add("Loss", {{"loss", "training"}, {"validation_metrics/loss", "validation"}}, {{"wide", true}, {"smooth", true}, {"log", true}});
+  charts.add("Loss", {{"loss", "training"}, {"validation_metrics/loss", "validation"}},
+             {{"wide", true}, {"smooth", true}, {"log", true}});
   charts.add("Gradient norm", {{"grad_norm", "before clipping"}}, {{"log", true}, {"smooth", true}});
   charts.add("Learning rate", {{"lr", "learning rate"}});
   charts.add("Throughput", {{"tokens_per_second", "tokens / s"}}, {{"unit", "tokens / s"}, {"smooth", true}, {"zero", true}});

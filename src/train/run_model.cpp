@@ -138,9 +138,8 @@ std::unique_ptr<RunModel> build_run_model(const ModelConfig& config, const model
                                           at::ScalarType compute, std::vector<int32_t> engram_token_map,
                                           const dist::Groups& groups) {
   auto run = std::make_unique<RunModel>(RunModel{build_program(config, options), nullptr, nullptr, {}});
-  run->parameters = std::make_unique<engine::ParameterStore>(run->model.program.parameters,
-                                                             compute == at::kDouble ? at::kDouble : at::kFloat, compute,
-                                                             options.layout);
+  run->parameters = std::make_unique<engine::ParameterStore>(
+      run->model.program.parameters, compute == at::kDouble ? at::kDouble : at::kFloat, compute, options.layout);
   run->executor = std::make_unique<engine::Executor>(run->model.program, *run->parameters, groups);
   if (!config.text.engram_layer_ids.empty()) run->hasher.emplace(config.text, std::move(engram_token_map));
   return run;
@@ -154,7 +153,7 @@ std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Toke
     map = data::build_engram_token_map(tokenizer).map;
     map.resize(model.text.vocab_size, 0);  // rows of the vocabulary that no token uses never occur
   }
-  const auto compute = config.train.dtype == Dtype::kBFloat16   ? at::kBFloat16
+  const auto compute = config.train.dtype == Dtype::kBFloat16  ? at::kBFloat16
                        : config.train.dtype == Dtype::kFloat64 ? at::kDouble
                                                                : at::kFloat;
   models::deepseek_v41::ProgramOptions options = program_options(config.kernels);

@@ -31,8 +31,8 @@ struct RunModel {
   int64_t parameter_count() const;
 };
 
-// Builds the rank's program and allocates its parameters (zeros, masters in FP32, for FP64 computation in FP64). Throws ConfigError, naming both numbers, where
-// tokenizer and model disagree, or model and layout.
+// Builds the rank's program and allocates its parameters (zeros, masters in FP32, for FP64 computation in FP64). Throws
+// ConfigError, naming both numbers, where tokenizer and model disagree, or model and layout.
 std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Tokenizer& tokenizer,
                                           const Ranks& ranks = one_rank());
 // The same without a tokenizer. `engram_token_map`: the class of each id of the vocabulary; unused without Engram layers.
@@ -52,8 +52,8 @@ data::LoaderOptions loader_options(const Config& config, const std::vector<DataS
                                    const Ranks& ranks = one_rank());
 data::SampleOptions sample_options(const Config& config);
 
-// Loads the owned rows of all parameters by name, from a checkpoint of ours or a Hugging Face folder. Throws CheckpointError for a missing tensor
-// or another shape.
+// Loads the owned rows of all parameters by name, from a checkpoint of ours or a Hugging Face folder. Throws CheckpointError for
+// a missing tensor or another shape.
 void load_parameters(engine::ParameterStore& parameters, const checkpoint::Checkpoint& checkpoint);
 void load_parameters(engine::ParameterStore& parameters, const checkpoint::HfFolder& folder);
 

@@ -168,7 +168,8 @@ void add_callbacks(Trainer& trainer, checkpoint::CheckpointStore& store) {
     if (trainer.ranks().layout.mesh.world_size() == 1) {
       trainer.add(std::make_unique<SamplesCallback>());
     } else {
-      log::warn("validation.generate_samples needs the whole model on one rank and is left out; `hyperparallel eval` answers later");
+      log::warn(
+          "validation.generate_samples needs the whole model on one rank and is left out; `hyperparallel eval` answers later");
     }
   }
   sink(std::make_unique<MetricsFile>(output / "metrics.jsonl", done));
@@ -222,7 +223,8 @@ void write_beginning(const Config& config, Trainer& trainer) {
   const std::string parameters = std::to_string(trainer.model().parameter_count());
   const int ranks = trainer.ranks().layout.mesh.world_size();
   log::info("{} parameters{}, {} training samples, {} steps to {}", parameters,
-            ranks == 1 ? "" : fmt::format(" on {} ranks", ranks), trainer.loader().samples(), config.train.steps, output.string());
+            ranks == 1 ? "" : fmt::format(" on {} ranks", ranks), trainer.loader().samples(), config.train.steps,
+            output.string());
   write_run_facts(output, {{"parameters", parameters},
                            {"ranks", std::to_string(ranks)},
                            {"training samples", std::to_string(trainer.loader().samples())},

@@ -51,8 +51,8 @@ struct Progress {
 
 class Trainer {
  public:
-  // Builds model, optimizer and loaders of this rank; nothing is written. `world`, which must outlive the trainer: all ranks of the
-  // run, each of which makes its trainer; nullptr: this process alone. Throws ConfigError and DataError.
+  // Builds model, optimizer and loaders of this rank; nothing is written. `world`, which must outlive the trainer: all ranks of
+  // the run, each of which makes its trainer; nullptr: this process alone. Throws ConfigError and DataError.
   explicit Trainer(const Config& config, dist::World* world = nullptr);
   ~Trainer();
 
@@ -116,7 +116,8 @@ class Trainer {
 };
 
 // The whole `train` command: resumes what the output folder holds, trains, and returns the exit code (0 finished, 16 stopped on
-// request with a checkpoint). SIGTERM and SIGINT, to any rank, end the run after the present step. Every rank of `world` calls it.
+// request with a checkpoint). SIGTERM and SIGINT, to any rank, end the run after the present step. Every rank of `world` calls
+// it.
 int train(const Config& config, dist::World* world = nullptr);
 
 }  // namespace hyperparallel::train

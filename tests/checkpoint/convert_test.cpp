@@ -55,8 +55,11 @@ TEST_F(Convert, OnlyTheModelOfATrainingCheckpointIsExported) {
 }
 
 TEST_F(Convert, TheExportedConfigurationHasNoDraftLayers) {
-  const nlohmann::json text = {{"num_hidden_layers", 3}, {"num_nextn_predict_layers", 2}, {"compress_ratios", {0, 2, 1, 0, 0}},
-                               {"dtype", "float32"}, {"torch_dtype", "float32"}};
+  const nlohmann::json text = {{"num_hidden_layers", 3},
+                               {"num_nextn_predict_layers", 2},
+                               {"compress_ratios", {0, 2, 1, 0, 0}},
+                               {"dtype", "float32"},
+                               {"torch_dtype", "float32"}};
   for (const bool composite : {true, false}) {
     nlohmann::json config = composite ? nlohmann::json{{"text_config", text}} : text;
     config["tie_word_embeddings"] = true;

@@ -145,13 +145,14 @@ TEST(ExecutorRecompute, KeepsLessMemoryThanNone) {
 TEST(ExecutorLedger, LiveBytesEqualCountedAllocations) {
   Toy toy(64);
   ParameterStore store = store_of(toy, at::kFloat, at::kFloat);
-  for (size_t i = 0; i < store.size(); ++i) store.slot({static_cast<int32_t>(i)});
   const ValueMap batch = toy.batch(512, 0, at::kFloat);
   int64_t given = 0;
   for (const auto& [id, tensor] : batch) given += static_cast<int64_t>(tensor.storage().nbytes());
   for (const RecomputePolicy& policy :
        {RecomputePolicy{}, RecomputePolicy{Mode::kFull, 1, {}}, RecomputePolicy{Mode::kSelective, 2, {"shared"}}}) {
     Executor executor(toy.program, store);
+    store.clear_gradients();
+    for (size_t i = 0; i < store.size(); ++i) store.slot({static_cast<int32_t>(i)});
     const int64_t before = allocated_bytes() - given;
     int probes = 0;
     toy.probe = [&] {
@@ -202,14 +203,16 @@ TEST(ExecutorSchedule, ReleasesAValueBehindItsLastReader) {
   ScheduleOptions forward_only;
   forward_only.backward = false;
   EXPECT_EQ(describe(toy.program, build_schedule(toy.program, forward_only)),
-            "gather embed\nforward embed #0\nrelease unit embed\nrelease ids #0\nrelease start #0\n"
-            "gather layer 0\nforward share #0\nforward route #0\nrelease unit layer 0\n"
-            "launch rows #0\nrelease sent #0\nwait rows #0\n"
-            "gather experts\nforward experts #0\nrelease unit experts\nrelease offsets #0\nrelease scores #0\nrelease rows "
-            "#0\nrelease side_loss #0\n"
+            "launch gather embed\nwait gather embed\nlaunch gather layer 0\nforward embed #0\nrelease unit embed\n"
+            "release ids #0\nrelease start #0\n"
+            "wait gather layer 0\nlaunch gather experts\nforward share #0\nforward route #0\nrelease unit layer 0\n"
+            "launch rows #0\nrelease row_count #0\nrelease sent #0\nwait rows #0\n"
+            "wait gather experts\nlaunch gather layer 2\nforward experts #0\nrelease unit experts\nrelease offsets #0\n"
+            "release scores #0\nrelease rows #0\nrelease side_loss #0\n"
             "forward mix #0\nrelease stream #0\nrelease order #0\nrelease computed #0\n"
-            "gather layer 2\nforward up #0\nrelease unit layer 2\nrelease shared #0\nrelease mixed #0\n"
-            "gather head\nforward loss #0\nrelease unit head\nrelease targets #0\nrelease hidden #0\nrelease loss #0\n");
+            "wait gather layer 2\nlaunch gather head\nforward up #0\nrelease unit layer 2\nrelease shared #0\n"
+            "release mixed #0\nwait gather head\nforward loss #0\nrelease unit head\nrelease targets #0\nrelease hidden #0\n"
+            "release loss #0\n");
 }
 
 TEST(ExecutorSchedule, ForwardOnlyGivesTheLossesAndNoGradient) {
@@ -390,7 +393,7 @@ TEST(ProgramErrors, AWrongOrderIsRefusedWhileBuilding) {
   refuses("two values are called `v`", [&](ProgramBuilder& b) {
     b.segment("s", {}, {b.value("v", {1}), b.choice("v", {1})}, {}, code);
   });
-  refuses("sends `v` before it is there",
+  refuses("uses `v` before it is there",
           [&](ProgramBuilder& b) { b.launch("e", ExchangeKind::kAllReduce, "cp", b.value("v", {1})); });
   refuses("reads `e` before it is there", [&](ProgramBuilder& b) {
     b.segment("s", {b.launch("e", ExchangeKind::kAllReduce, "cp", b.input("v", ValueKind::kDiscrete, {1}))}, {}, {}, code);

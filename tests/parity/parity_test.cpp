@@ -37,7 +37,8 @@ class Collector : public TrainerCallback {
  public:
   Collector(Outcome& outcome, std::mutex& mutex) : outcome_(outcome), mutex_(mutex) {}
   void on_gradients(Trainer& trainer, int64_t step) override {
-    if (step == 1) collect(trainer, outcome_.gradients, [](engine::ParameterStore& store, auto id) { return store.gradient(id); });
+    if (step == 1)
+      collect(trainer, outcome_.gradients, [](engine::ParameterStore& store, auto id) { return store.gradient(id); });
   }
   void on_step_end(Trainer& trainer, StepMetrics& metrics) override {
     const std::lock_guard lock(mutex_);
@@ -62,7 +63,8 @@ class Collector : public TrainerCallback {
       at::Tensor& whole = into.try_emplace(spec.name, at::full(spec.shape, NAN, mine.options())).first->second;
       at::Tensor place = whole;
       const Box& owned = store.placement(id).owned;
-      for (size_t d = 0; d < owned.size.size(); ++d) place = place.narrow(static_cast<int64_t>(d), owned.offset[d], owned.size[d]);
+      for (size_t d = 0; d < owned.size.size(); ++d)
+        place = place.narrow(static_cast<int64_t>(d), owned.offset[d], owned.size[d]);
       place.copy_(mine);
     }
   }
@@ -144,7 +146,8 @@ std::vector<Case> cases() {
       {"Tp2Cp2Ep4Sp", 4, {"--parallel.tp=2", "--parallel.cp=2", "--parallel.ep=4", "--parallel.sequence_parallel=true"}},
       {"Tp2Cp2Ep2", 4, {"--parallel.tp=2", "--parallel.cp=2", "--parallel.ep=2", "--parallel.cp_shard=balanced"}},
       {"Dp2Tp2Cp2Ep8", 8, {"--parallel.tp=2", "--parallel.cp=2", "--parallel.ep=8", "--recompute.mode=full"}},
-      {"Dp2Tp2Cp2Ep4Hsdp", 8,
+      {"Dp2Tp2Cp2Ep4Hsdp",
+       8,
        {"--parallel.tp=2", "--parallel.cp=2", "--parallel.ep=4", "--parallel.fsdp_replicate=2", "--parallel.fsdp_shard=2",
         "--parallel.sequence_parallel=true", "--recompute.mode=full", "--recompute.every=2"}},
   };

@@ -179,7 +179,7 @@ TEST(Trainer, TensorsThatTheLedgerDoesNotKnowAreFound) {
     run_to(trainer, 1);
     FAIL();
   } catch (const InternalError& error) {
-    EXPECT_THAT(error.what(), testing::AllOf(testing::ContainsRegex("debug.check_ledger: after `(forward|backward) layers.3."),
+    EXPECT_THAT(error.what(), testing::AllOf(testing::ContainsRegex("debug.check_ledger: after `[a-z ]* layers.3."),
                                              testing::HasSubstr("bytes live")));
   }
 }

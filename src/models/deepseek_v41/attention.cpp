@@ -80,8 +80,8 @@ class AttentionLayer {
  private:
   // The rows of all groups in the order of the tokens, from the cp ranks that made them.
   ValueId launch_gather(const std::string& name, ValueId rows) {
-    return program_.launch(name, ExchangeKind::kAllGather, "cp", rows, "groups." + std::to_string(ratio_) + ".all", groups_.rows,
-                           {}, groups_.order);
+    return program_.launch(name, ExchangeKind::kAllGather, "cp", rows, "groups." + std::to_string(ratio_) + ".gathered",
+                           groups_.rows, {}, groups_.order);
   }
 
   void add_window_kv() {
@@ -159,7 +159,8 @@ class AttentionLayer {
     const int64_t heads = builder_.local(text_.num_attention_heads, kByHead), hd = text_.head_dim;
     const ParameterId wq_a = builder_.weight(prefix_ + "wq_a.weight", {text_.q_lora_rank, text_.hidden_size});
     const ParameterId norm = builder_.gain(prefix_ + "q_norm.weight", text_.q_lora_rank);
-    const ParameterId wq_b = builder_.weight(prefix_ + "wq_b.weight", {text_.num_attention_heads * hd, text_.q_lora_rank}, kByHead);
+    const ParameterId wq_b =
+        builder_.weight(prefix_ + "wq_b.weight", {text_.num_attention_heads * hd, text_.q_lora_rank}, kByHead);
     q_res_ = program_.value(name_ + ".q_res", {"tokens", text_.q_lora_rank});
     q_ = program_.value(name_ + ".q", {"tokens", heads, hd});
     program_.segment(name_ + ".queries", {x_, rope_.cos, rope_.sin}, {q_res_, q_}, {wq_a, norm, wq_b},
@@ -231,9 +232,8 @@ class AttentionLayer {
   ValueId add_attend(ValueId halo) {
     const int64_t all_heads = text_.num_attention_heads, heads = builder_.local(all_heads, kByHead), hd = text_.head_dim;
     const int64_t blocks = builder_.local(text_.o_groups, kByHead), low_rank = text_.o_groups * text_.o_lora_rank;
-    const ParameterId sink =
-        builder_.master_leaf(prefix_ + "attn_sink", {all_heads},
-                             Initialiser::fill(builder_.config.switches.initialisation.attention_sink), kByHead);
+    const ParameterId sink = builder_.master_leaf(
+        prefix_ + "attn_sink", {all_heads}, Initialiser::fill(builder_.config.switches.initialisation.attention_sink), kByHead);
     const ParameterId wo_a = builder_.weight(prefix_ + "wo_a.weight", {low_rank, all_heads * hd / text_.o_groups}, kByHead);
     const ParameterId wo_b = builder_.weight(prefix_ + "wo_b.weight", {text_.hidden_size, low_rank}, kByInput);
     const ValueId row = builder_.inputs.key_row, start = builder_.inputs.document_start, keys = builder_.inputs.window_rows;
@@ -249,7 +249,8 @@ class AttentionLayer {
         name_ + ".attend", reads, {out}, {sink, wo_a, wo_b},
         [=, q = q_, rope = rope_,
          shape = kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk}](SegmentRun& run) {
-          const at::Tensor near_kv = halo.valid() ? arranged(run.read(window_kv), run.read(halo), run.read(keys)) : run.read(window_kv);
+          const at::Tensor near_kv =
+              halo.valid() ? arranged(run.read(window_kv), run.read(halo), run.read(keys)) : run.read(window_kv);
           const at::Tensor far_kv = compressed.valid() ? run.read(compressed) : at::Tensor();
           const at::Tensor far = topk.valid() ? run.read(topk) : at::Tensor();
           const at::Tensor mixed = kernels::csa2_attention(run.read(q), near_kv, far_kv, far, run.parameter(sink), run.read(row),

@@ -26,10 +26,10 @@ struct Cut {
   std::string axis = {};
   int64_t dim = 0;
 };
-inline const Cut kByHead{"tp", 0};      // output features, by head or by group
-inline const Cut kByInput{"tp", 1};     // input features; outputs are partial sums
-inline const Cut kByWord{"tp", 0};      // rows of the vocabulary
-inline const Cut kByExpert{"ep", 0};    // stacked experts, rows of Engram tables
+inline const Cut kByHead{"tp", 0};    // output features, by head or by group
+inline const Cut kByInput{"tp", 1};   // input features; outputs are partial sums
+inline const Cut kByWord{"tp", 0};    // rows of the vocabulary
+inline const Cut kByExpert{"ep", 0};  // stacked experts, rows of Engram tables
 
 struct ModelBuilder {
   engine::ProgramBuilder program;

@@ -18,10 +18,12 @@ ValueId add_engram(ModelBuilder& builder, int64_t layer, ValueId streams) {
   const std::string prefix = layer_parameter(layer) + "engram.", name = layer_name(layer) + ".engram";
   const double table_std = builder.config.switches.initialisation.engram_std;
   const int64_t rows = text.engram_num_embeddings[which], first = builder.layout().begin(rows, "ep");
-  const ParameterId table =
-      builder.parameter({prefix + "embed.weight", {rows, width}, engine::ParameterUse::kWeight, false,
-                         Initialiser::normal(table_std > 0 ? table_std : builder.std())},
-                        kByExpert);
+  const ParameterId table = builder.parameter({prefix + "embed.weight",
+                                               {rows, width},
+                                               engine::ParameterUse::kWeight,
+                                               false,
+                                               Initialiser::normal(table_std > 0 ? table_std : builder.std())},
+                                              kByExpert);
   builder.program.close_unit(name + ".embed");
 
   // Every row that this rank's tokens need goes to its owner by number, once; the owner looks it up; the rows come back.
@@ -33,9 +35,8 @@ ValueId add_engram(ModelBuilder& builder, int64_t layer, ValueId streams) {
   const ValueId ids = program.exchange(name + ".ids", ExchangeKind::kAllToAll, "ep", inputs.rows, name + ".asked",
                                        inputs.send_rows, receive_rows);
   const ValueId found = program.value(name + ".found", {name + ".asked", width});
-  program.segment(name + ".lookup", {ids}, {found}, {table}, [=](SegmentRun& run) {
-    run.make(found, engine::embedding(run.read(ids) - first, run.weight(table)));
-  });
+  program.segment(name + ".lookup", {ids}, {found}, {table},
+                  [=](SegmentRun& run) { run.make(found, engine::embedding(run.read(ids) - first, run.weight(table))); });
   const ValueId answer =
       program.exchange(name + ".rows", ExchangeKind::kAllToAll, "ep", found, name + ".unique", receive_rows, inputs.send_rows);
 

@@ -35,8 +35,8 @@ void add_head(ModelBuilder& builder, ValueId streams, ValueId pre) {
   const ValueId targets = builder.inputs.targets, loss = builder.program.value("loss", {});
   builder.program.segment(
       "loss", {hidden, targets}, {loss}, {head}, [=, chunk = builder.options.cross_entropy_chunk](SegmentRun& run) {
-        const at::Tensor token_loss = engine::linear_cross_entropy(run.read(hidden), run.read(targets), run.weight(head), chunk,
-                                                                     {&run.group("tp"), first});
+        const at::Tensor token_loss =
+            engine::linear_cross_entropy(run.read(hidden), run.read(targets), run.weight(head), chunk, {&run.group("tp"), first});
         run.observe("token_loss", [&] { return token_loss; });
         run.observe("logits", [&] { return kernels::to_math(engine::linear(run.read(hidden), run.weight(head))); });
         run.make(loss, token_loss.sum());

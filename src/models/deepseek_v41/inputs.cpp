@@ -95,7 +95,7 @@ void add_groups(ModelBuilder& builder, int64_t ratio) {
     groups.halo = {discrete(".send_index", {name + ".sent"}), discrete(".send_rows", {ranks}),
                    discrete(".receive_rows", {ranks})};
   }
-  if (builder.layout().balanced) groups.order = discrete(".order", {name + ".all"});  // gathered row of each group
+  if (builder.layout().balanced) groups.order = discrete(".order", {name + ".gathered"});  // gathered row of each group
   builder.inputs.groups[ratio] = groups;
 }
 
@@ -122,7 +122,7 @@ void add_inputs(ModelBuilder& builder, bool text, bool vision) {
     in.padding = discrete("padding", {"shard"});
     in.tp_rows = discrete("tp_rows", {builder.layout().size("tp")});
     if (!builder.options.cached) {
-      in.window = halo("window", "cp");                        // keys that the windows of other ranks reach
+      in.window = halo("window", "cp");                           // keys that the windows of other ranks reach
       in.window_rows = discrete("window.rows", {"window.keys"});  // window keys in order, as rows of [own; received]
     }
     for (int64_t ratio : ratios_of(builder.text())) add_groups(builder, ratio);

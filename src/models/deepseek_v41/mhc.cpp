@@ -59,8 +59,8 @@ MixSite add_mix_in(ModelBuilder& builder, int64_t layer, const std::string& kind
 
 ValueId add_mix_out(ModelBuilder& builder, int64_t layer, const std::string& kind, const std::string& result, const MixSite& site,
                     ValueId y, ValueId streams) {
-  const ValueId out =
-      builder.program.value(layer_name(layer) + "." + result, {builder.stream_rows(), builder.text().hc_mult, builder.text().hidden_size});
+  const ValueId out = builder.program.value(layer_name(layer) + "." + result,
+                                            {builder.stream_rows(), builder.text().hc_mult, builder.text().hidden_size});
   builder.program.segment(
       layer_name(layer) + ".hc_" + kind + ".out", {y, streams, site.post, site.comb}, {out}, {}, [=](SegmentRun& run) {
         run.make(out, kernels::expand(run.read(y), run.read(streams), run.read(site.post), run.read(site.comb)));

@@ -70,8 +70,7 @@ struct MoeLayer {
   int64_t layer;
   const TextConfig& text = builder.text();
   engine::ProgramBuilder& program = builder.program;
-  int64_t d = text.hidden_size, width = text.moe_intermediate_size, experts = text.n_routed_experts,
-          k = text.num_experts_per_tok;
+  int64_t d = text.hidden_size, width = text.moe_intermediate_size, experts = text.n_routed_experts, k = text.num_experts_per_tok;
   std::string prefix = layer_parameter(layer) + "ffn.", name = layer_name(layer) + ".ffn";
   std::string received = name + ".received";  // symbol
   ValueId order{}, send_rows{}, sent{}, sent_weights{}, counts{};
@@ -94,7 +93,8 @@ struct MoeLayer {
          sent_weights = sent_weights, owners = engine::even_parts(experts, builder.layout().size("ep")),
          temperature = text.gate_temp, normalise = text.norm_topk_prob, scale = text.routed_scaling_factor](SegmentRun& run) {
           const at::Tensor& input = run.read(x);
-          const at::Tensor scores = kernels::router_scores(engine::linear(kernels::to_math(input), run.weight(gate)), temperature);
+          const at::Tensor scores =
+              kernels::router_scores(engine::linear(kernels::to_math(input), run.weight(gate)), temperature);
           const at::Tensor chosen = run.choose(ids, [&] {
             return kernels::choose_experts(scores, run.parameter(bias), run.parameter(bias_vl), run.read(image), k);
           });
@@ -132,8 +132,7 @@ struct MoeLayer {
   }
 
   ValueId add_experts() {
-    const ValueId rows =
-        program.launch(name + ".rows", ExchangeKind::kAllToAll, "ep", sent, received, send_rows, receive_rows);
+    const ValueId rows = program.launch(name + ".rows", ExchangeKind::kAllToAll, "ep", sent, received, send_rows, receive_rows);
     const ValueId row_weights =
         program.launch(name + ".row_weights", ExchangeKind::kAllToAll, "ep", sent_weights, received, send_rows, receive_rows);
     program.wait(rows);
@@ -173,14 +172,16 @@ ValueId add_moe(ModelBuilder& builder, int64_t layer, ValueId streams_x) {
   const ValueId returned = moe.add_experts();
 
   const ValueId out = program.value(moe.name + ".out", {"shard", moe.d});
-  program.segment(moe.name + ".combine", {x, returned, moe.order}, {out}, {s1, s3, s2},
-                  [=, order = moe.order, k = moe.k, limit = builder.text().swiglu_limit](SegmentRun& run) {
-                    const at::Tensor& input = run.read(x);
-                    const at::Tensor g = engine::linear(input, run.weight(s1)), u = engine::linear(input, run.weight(s3));
-                    const at::Tensor shared = engine::linear(kernels::clamped_swiglu(g, u, {}, limit), run.weight(s2));
-                    run.make(out, (kernels::combine_rows(run.read(returned), run.read(order), k) + kernels::to_math(shared))
-                                      .to(input.scalar_type()));
-                  });
+  program.segment(
+      moe.name + ".combine", {x, returned, moe.order}, {out}, {s1, s3, s2},
+      [=, order = moe.order, k = moe.k, limit = builder.text().swiglu_limit](SegmentRun& run) {
+        const at::Tensor& input = run.read(x);
+        const at::Tensor g = engine::linear(input, run.weight(s1)), u = engine::linear(input, run.weight(s3));
+        const at::Tensor shared = engine::linear(kernels::clamped_swiglu(g, u, {}, limit), run.weight(s2));
+        run.make(
+            out,
+            (kernels::combine_rows(run.read(returned), run.read(order), k) + kernels::to_math(shared)).to(input.scalar_type()));
+      });
   return leave_shard(builder, layer_name(layer) + ".ffn_out", out);
 }
 

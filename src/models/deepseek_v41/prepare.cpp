@@ -1,5 +1,5 @@
-// Program inputs of a micro-batch for one rank: what the layers need to know of documents, groups and pictures, derived from their
-// borders on the host. Ranks that share a micro-batch derive the same from the same batch and take their part.
+// Program inputs of a micro-batch for one rank: what the layers need to know of documents, groups and pictures, derived from
+// their borders on the host. Ranks that share a micro-batch derive the same from the same batch and take their part.
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -284,8 +284,8 @@ class Preparation {
   const Documents documents_;
   const std::vector<int64_t> document_of_;
   const TokenShards shards_;
-  const std::vector<int64_t>& own_;            // tokens of this cp rank
-  std::vector<int64_t> tp_rows_, shard_;       // rows of each tp rank; this one's tokens
+  const std::vector<int64_t>& own_;       // tokens of this cp rank
+  std::vector<int64_t> tp_rows_, shard_;  // rows of each tp rank; this one's tokens
   engine::ValueMap* map_ = nullptr;
 };
 

@@ -66,8 +66,9 @@ ValueId add_embedding(ModelBuilder& builder, ValueId spans) {
   });
   const ValueId embedded = leave_tokens(builder, "inputs_embeds", found);
   const ValueId streams = builder.program.value("streams", {builder.stream_rows(), n, text.hidden_size});
-  builder.program.segment("copy_to_streams", {embedded}, {streams}, {},
-                          [=](SegmentRun& run) { run.make(streams, run.read(embedded).unsqueeze(1).expand({-1, n, -1})); });
+  builder.program.segment("copy_to_streams", {embedded}, {streams}, {}, [=](SegmentRun& run) {
+    run.make(streams, run.read(embedded).unsqueeze(1).expand({-1, n, -1}));
+  });
   return streams;
 }
 

@@ -111,9 +111,9 @@ ModelProgram build_program(const ModelConfig& config, const ProgramOptions& opti
 // The vision tower alone; its loss is sum(span_embeddings * cotangent).
 ModelProgram build_vision_program(const ModelConfig& config, const ProgramOptions& options);
 
-// Every program input of one micro-batch for the rank of `model.options.layout`; `batch` is the whole micro-batch, the same on all
-// ranks of a `sample` group. Throws InternalError when the batch contradicts itself.
-// `compute`: the type of patches and of kept rows. `prefix`: what each document continues, for a cached program only.
+// Every program input of one micro-batch for the rank of `model.options.layout`; `batch` is the whole micro-batch, the same on
+// all ranks of a `sample` group. Throws InternalError when the batch contradicts itself. `compute`: the type of patches and of
+// kept rows. `prefix`: what each document continues, for a cached program only.
 engine::ValueMap prepare_inputs(const ModelProgram& model, const ModelBatch& batch, at::ScalarType compute,
                                 const Prefix* prefix = nullptr);
 

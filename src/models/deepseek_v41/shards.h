@@ -11,15 +11,15 @@
 
 namespace hyperparallel::models::deepseek_v41 {
 
-// The tokens of a micro-batch over cp: contiguous shards, or balanced ones (2 cp chunks; rank r holds chunks r and 2 cp - 1 - r, so
-// that all have equal causal work). Within a cp rank the tp ranks hold consecutive parts of its tokens, in its order.
+// The tokens of a micro-batch over cp: contiguous shards, or balanced ones (2 cp chunks; rank r holds chunks r and 2 cp - 1 - r,
+// so that all have equal causal work). Within a cp rank the tp ranks hold consecutive parts of its tokens, in its order.
 class TokenShards {
  public:
   TokenShards(int64_t tokens, const engine::Layout& layout);
 
   using Chunk = std::pair<int64_t, int64_t>;  // [begin, end) of tokens
   int ranks() const { return static_cast<int>(chunks_.size()); }
-  const std::vector<Chunk>& chunks(int cp_rank) const { return chunks_[cp_rank]; }  // ascending, no two touch
+  const std::vector<Chunk>& chunks(int cp_rank) const { return chunks_[cp_rank]; }    // ascending, no two touch
   const std::vector<int64_t>& tokens(int cp_rank) const { return tokens_[cp_rank]; }  // ascending
   int owner(int64_t token) const { return owner_[token]; }
   int64_t row(int64_t token) const { return row_[token]; }  // among the tokens of its owner
@@ -34,9 +34,9 @@ class TokenShards {
 // How items that lie on ranks reach other ranks that need them, by an all-to-all: each rank sends what others need in their order
 // of need, and finds what it received behind each other by rank of the sender.
 struct Fetch {
-  std::vector<int64_t> send_index;                // own rows to send, by receiver
-  std::vector<int64_t> send_rows, receive_rows;   // by rank
-  std::map<int64_t, int64_t> received;            // item -> row among those received
+  std::vector<int64_t> send_index;               // own rows to send, by receiver
+  std::vector<int64_t> send_rows, receive_rows;  // by rank
+  std::map<int64_t, int64_t> received;           // item -> row among those received
 };
 // `needs[r]`: items that rank r needs from others, none twice and none of its own.
 struct ItemPlace {
