@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <optional>
@@ -16,15 +17,16 @@ namespace {
 // One launcher's variables; the first one that is set of each list counts.
 struct Source {
   const char* launcher;
-  std::vector<const char*> rank, world_size, local_rank;
+  std::vector<const char*> rank, world_size, local_rank, local_size;
 };
 
 const std::vector<Source>& sources() {
   static const std::vector<Source> all = {
-      {"torchrun", {"RANK"}, {"WORLD_SIZE"}, {"LOCAL_RANK"}},
-      {"Open MPI", {"OMPI_COMM_WORLD_RANK"}, {"OMPI_COMM_WORLD_SIZE"}, {"OMPI_COMM_WORLD_LOCAL_RANK"}},
-      {"MPICH or Intel MPI", {"PMI_RANK"}, {"PMI_SIZE"}, {"MPI_LOCALRANKID"}},
-      {"Slurm", {"SLURM_PROCID"}, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, {"SLURM_LOCALID"}}};
+      {"torchrun", {"RANK"}, {"WORLD_SIZE"}, {"LOCAL_RANK"}, {"LOCAL_WORLD_SIZE"}},
+      {"Open MPI", {"OMPI_COMM_WORLD_RANK"}, {"OMPI_COMM_WORLD_SIZE"}, {"OMPI_COMM_WORLD_LOCAL_RANK"},
+       {"OMPI_COMM_WORLD_LOCAL_SIZE"}},
+      {"MPICH or Intel MPI", {"PMI_RANK"}, {"PMI_SIZE"}, {"MPI_LOCALRANKID"}, {"MPI_LOCALNRANKS"}},
+      {"Slurm", {"SLURM_PROCID"}, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, {"SLURM_LOCALID"}, {"SLURM_NTASKS_PER_NODE"}}};
   return all;
 }
 
@@ -68,6 +70,7 @@ std::optional<Found> read_source(const Get& get, const Source& source) {
   found.launch.world_size = *world_size;
   std::string ignored;
   found.launch.local_rank = number(get, source.local_rank, ignored).value_or(0);
+  found.launch.local_size = std::max(1, number(get, source.local_size, ignored).value_or(1));
   return found;
 }
 

@@ -38,7 +38,8 @@ class MpiGroup final : public Group {
 
 class MpiWorld final : public World {
  public:
-  explicit MpiWorld(MpiProgress& progress) : progress_(progress) {}
+  explicit MpiWorld(MpiProgress& progress) : progress_(progress), local_size_(read_launch().local_size) {}
+  int local_size() const override { return local_size_; }
   int rank() const override { return progress_.rank(); }
   int size() const override { return progress_.size(); }
 
@@ -52,6 +53,7 @@ class MpiWorld final : public World {
 
  private:
   MpiProgress& progress_;
+  int local_size_;
   std::set<std::string> names_;
 };
 

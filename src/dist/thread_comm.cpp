@@ -220,6 +220,7 @@ class ThreadWorld final : public World {
   ThreadWorld(int rank, int size, std::shared_ptr<Shared> shared) : rank_(rank), size_(size), shared_(std::move(shared)) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  int local_size() const override { return size_; }
 
   std::shared_ptr<Group> make_group(const GroupOptions& options) override {
     HP_CHECK(names_.insert(options.name).second, "group \"{}\" is made twice", options.name);

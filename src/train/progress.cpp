@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "dist/launch.h"
 
 namespace hyperparallel::train {
 namespace {
@@ -54,7 +55,8 @@ ProgressLine::ProgressLine(std::FILE* stream, int64_t interval, int64_t last_ste
     : stream_(stream),
       interval_(interval),
       last_step_(last_step),
-      terminal_(isatty(fileno(stream)) == 1),
+      // Launchers connect their ranks to terminals that nobody looks at.
+      terminal_(isatty(fileno(stream)) == 1 && dist::read_launch().launcher.empty()),
       machine_bytes_(memory_use().machine_bytes) {}
 
 void ProgressLine::write(const StepMetrics& metrics) {

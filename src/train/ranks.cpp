@@ -34,20 +34,31 @@ Ranks one_rank() {
   return ranks;
 }
 
+namespace {
+
+dist::MeshDegrees degrees_of(const ParallelSection& p) {
+  return {.pp = p.pp,
+          .fsdp_replicate = p.fsdp_replicate,
+          .fsdp_shard = p.fsdp_shard,
+          .cp = p.cp,
+          .tp = p.tp,
+          .ep = p.ep,
+          .vision_ulysses = p.vision_ulysses};
+}
+
+}  // namespace
+
+void check_layout(const Config& config, int64_t world_size) {
+  dist::Mesh(world_size, degrees_of(config.parallel));
+}
+
 Ranks make_ranks(const Config& config, dist::World* world) {
-  const ParallelSection& p = config.parallel;
   Ranks ranks = one_rank();
   ranks.world = world;
-  ranks.layout.mesh = dist::Mesh(world != nullptr ? world->size() : 1, {.pp = p.pp,
-                                                                        .fsdp_replicate = p.fsdp_replicate,
-                                                                        .fsdp_shard = p.fsdp_shard,
-                                                                        .cp = p.cp,
-                                                                        .tp = p.tp,
-                                                                        .ep = p.ep,
-                                                                        .vision_ulysses = p.vision_ulysses});
+  ranks.layout.mesh = dist::Mesh(world != nullptr ? world->size() : 1, degrees_of(config.parallel));
   ranks.layout.rank = world != nullptr ? world->rank() : 0;
-  ranks.layout.sequence_parallel = p.sequence_parallel;
-  ranks.layout.balanced = p.cp_shard == CpShard::kBalanced;
+  ranks.layout.sequence_parallel = config.parallel.sequence_parallel;
+  ranks.layout.balanced = config.parallel.cp_shard == CpShard::kBalanced;
   if (world != nullptr) ranks.groups = dist::make_groups(*world, ranks.layout.mesh);
   return ranks;
 }

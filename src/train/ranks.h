@@ -28,7 +28,9 @@ struct Ranks {
 
 // This process alone, whatever the configuration says.
 Ranks one_rank();
-// Throws ConfigError for degrees that do not fit the world. `world` must outlive the result.
+// Throws ConfigError, before anything is built, where degrees do not fit so many ranks.
+void check_layout(const Config& config, int64_t world_size);
+// Throws as check_layout. `world` must outlive the result.
 Ranks make_ranks(const Config& config, dist::World* world);
 
 }  // namespace hyperparallel::train

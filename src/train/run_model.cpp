@@ -16,10 +16,10 @@ using models::deepseek_v41::ModelBatch;
 using models::deepseek_v41::ModelConfig;
 using models::deepseek_v41::tensor_of;
 
-void set_up_libtorch(const TrainSection& train) {
+void set_up_libtorch(const TrainSection& train, int local_ranks) {
   engine::count_allocations();
   const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
-  at::set_num_threads(static_cast<int>(train.threads > 0 ? train.threads : std::max<int64_t>(1, cores)));
+  at::set_num_threads(static_cast<int>(train.threads > 0 ? train.threads : std::max<int64_t>(1, cores / local_ranks)));
   at::globalContext().setDeterministicAlgorithms(train.deterministic, /*warn_only=*/false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }

@@ -40,9 +40,9 @@ std::unique_ptr<RunModel> build_run_model(const models::deepseek_v41::ModelConfi
                                           const models::deepseek_v41::ProgramOptions& options, at::ScalarType compute,
                                           std::vector<int32_t> engram_token_map, const dist::Groups& groups = {});
 
-// Sets libtorch's threads, determinism and allocator for this process, from `train.threads` and `train.deterministic`. Call
-// first.
-void set_up_libtorch(const TrainSection& train);
+// Sets libtorch's threads, determinism and allocator for this process, from `train.threads` (0: the cores, over the ranks of this
+// host) and `train.deterministic`. Call first.
+void set_up_libtorch(const TrainSection& train, int local_ranks = 1);
 
 models::deepseek_v41::ProgramOptions program_options(const KernelsSection& kernels);
 engine::RecomputePolicy recompute_policy(const RecomputeSection& recompute);

@@ -24,7 +24,8 @@ namespace {
 
 volatile std::sig_atomic_t received_signal = 0;
 
-// SIGTERM and SIGINT while it lives: the first asks for a stop, a second one ends the process at once.
+// SIGTERM, SIGINT and SIGUSR1 (which mpirun hands on to its ranks) while it lives: the first asks for a stop, a second one of the
+// kind ends the process at once.
 class SignalScope {
  public:
   SignalScope() {
@@ -34,14 +35,16 @@ class SignalScope {
     action.sa_flags = static_cast<int>(SA_RESETHAND);
     sigaction(SIGTERM, &action, &former_[0]);
     sigaction(SIGINT, &action, &former_[1]);
+    sigaction(SIGUSR1, &action, &former_[2]);
   }
   ~SignalScope() {
     sigaction(SIGTERM, &former_[0], nullptr);
     sigaction(SIGINT, &former_[1], nullptr);
+    sigaction(SIGUSR1, &former_[2], nullptr);
   }
 
  private:
-  struct sigaction former_[2];
+  struct sigaction former_[3];
 };
 
 class StopCallback : public TrainerCallback {

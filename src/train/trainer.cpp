@@ -42,7 +42,7 @@ struct Trainer::StepBatches {
 
 Trainer::Trainer(const Config& config, dist::World* world)
     : config_(config), ranks_(make_ranks(config, world)), tokenizer_(data::Tokenizer::load(config.data.tokenizer.string())) {
-  set_up_libtorch(config.train);
+  set_up_libtorch(config.train, world != nullptr ? world->local_size() : 1);
   model_ = build_run_model(config, tokenizer_, ranks_);
   model_->parameters->initialise(static_cast<uint64_t>(config.train.seed));
   loader_ = std::make_unique<data::Loader>(tokenizer_, loader_options(config, config.data.train, /*repeat=*/true, ranks_));

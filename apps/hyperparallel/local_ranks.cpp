@@ -1,0 +1,81 @@
+#include "local_ranks.h"
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "base/error.h"
+
+namespace hyperparallel {
+namespace {
+
+volatile std::sig_atomic_t launcher_process = 0;
+
+// mpirun kills its ranks when it gets SIGTERM or SIGINT, and hands SIGUSR1 on to them.
+void hand_on(int) {
+  if (launcher_process > 0) kill(launcher_process, SIGUSR1);
+}
+
+[[noreturn]] void become_launcher(const std::vector<std::string>& words) {
+  setpgid(0, 0);  // a Ctrl-C at the terminal reaches this program alone
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+  setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+  std::vector<char*> argv;
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  execvp(argv[0], argv.data());
+  _exit(127);
+}
+
+}  // namespace
+
+std::optional<int64_t> take_ranks(std::vector<std::string>& arguments) {
+  for (auto it = arguments.begin(); it != arguments.end(); ++it) {
+    std::string value;
+    if (it->starts_with("--ranks=")) {
+      value = it->substr(std::strlen("--ranks="));
+    } else if (*it == "--ranks" && it + 1 != arguments.end()) {
+      it = arguments.erase(it);
+      value = *it;
+    } else if (*it != "--ranks") {
+      continue;
+    }
+    arguments.erase(it);
+    int64_t ranks = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), ranks);
+    if (error != std::errc() || end != value.data() + value.size() || ranks < 1)
+      throw UsageError("--ranks: expected a number of 1 or more, found `{}`", value);
+    return ranks;
+  }
+  return {};
+}
+
+int run_local_ranks(int64_t ranks, const std::string& command, const std::vector<std::string>& arguments) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  std::vector<std::string> words{"mpirun", "-n", std::to_string(ranks), "--oversubscribe", "--bind-to", "none", self, command};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  const pid_t child = fork();
+  if (child < 0) throw UsageError("--ranks: no process could be made: {}", std::strerror(errno));
+  if (child == 0) become_launcher(words);
+  launcher_process = child;
+  std::signal(SIGTERM, hand_on);
+  std::signal(SIGINT, hand_on);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) throw UsageError("--ranks: mpirun was lost: {}", std::strerror(errno));
+  }
+  launcher_process = 0;
+  if (WIFSIGNALED(status)) return 128 + WTERMSIG(status);
+  if (WEXITSTATUS(status) == 127) throw UsageError("--ranks needs Open MPI's mpirun, which cannot be started (Debian: openmpi-bin)");
+  return WEXITSTATUS(status);
+}
+
+}  // namespace hyperparallel
