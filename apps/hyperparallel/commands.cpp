@@ -6,6 +6,7 @@
 #include "eval.h"
 #include "generate.h"
 #include "inspect.h"
+#include "plan.h"
 #include "prepare.h"
 #include "render.h"
 #include "report.h"
@@ -18,6 +19,7 @@ namespace hyperparallel {
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
       {"train", "train a model from a configuration", train_model},
+      {"plan", "show who holds what, what is sent and what memory a layout needs", plan_layout},
       {"eval", "answer the questions of a split and compare with the given answers", evaluate},
       {"generate", "answer a prompt or conversations with a trained model", generate},
       {"prepare", "write a known data set as messages JSONL", prepare},

@@ -25,6 +25,12 @@ std::string shard_axis(const ParameterSpec& spec) {
   return spec.cut_axis == "ep" ? "edp" : "fsdp_shard";
 }
 
+int64_t shard_dim(const ParameterSpec& spec, const Layout& layout) {
+  if (spec.shape.size() < 3) return 0;
+  const int64_t stacked = spec.cut_dim == 0 && !spec.cut_axis.empty() ? layout.part(spec.shape[0], spec.cut_axis) : spec.shape[0];
+  return stacked < layout.size(shard_axis(spec)) ? 1 : 0;
+}
+
 ParameterPlacement place(const ParameterSpec& spec, const Layout& layout) {
   ParameterPlacement placement;
   placement.part = {std::vector<int64_t>(spec.shape.size(), 0), spec.shape};
@@ -36,10 +42,11 @@ ParameterPlacement place(const ParameterSpec& spec, const Layout& layout) {
   placement.owned = placement.part;
   if (spec.use == ParameterUse::kState) return placement;
   const std::string axis = shard_axis(spec);
-  const int64_t rows = placement.part.size[0];
+  const int64_t dim = placement.shard_dim = shard_dim(spec, layout);
+  const int64_t rows = placement.part.size[dim];
   placement.shard_rows = even_parts(rows, layout.size(axis));
-  placement.owned.offset[0] += layout.begin(rows, axis);
-  placement.owned.size[0] = layout.part(rows, axis);
+  placement.owned.offset[dim] += layout.begin(rows, axis);
+  placement.owned.size[dim] = layout.part(rows, axis);
   return placement;
 }
 

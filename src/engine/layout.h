@@ -23,7 +23,7 @@ int64_t part_begin(int64_t total, int64_t parts, int64_t which);
 
 // One rank in the mesh, with the choices that shape its program.
 struct Layout {
-  dist::Mesh mesh{1, {}};
+  dist::Mesh mesh = dist::Mesh(1, dist::MeshDegrees());
   int rank = 0;
   bool sequence_parallel = false;  // residual streams are cut over tp between the regions that need all tokens
   bool balanced = false;           // cp ranks hold a chunk from the head and one from the tail of the tokens
@@ -31,7 +31,9 @@ struct Layout {
   int size(const std::string& axis) const { return mesh.size(axis); }
   int coordinate(const std::string& axis) const { return mesh.coordinate(axis, rank); }
   // This rank's part of a dimension that is cut over an axis.
-  int64_t part(int64_t total, const std::string& axis) const { return even_parts(total, size(axis))[coordinate(axis)]; }
+  int64_t part(int64_t total, const std::string& axis) const {
+    return total / size(axis) + (coordinate(axis) < total % size(axis) ? 1 : 0);
+  }
   int64_t begin(int64_t total, const std::string& axis) const { return part_begin(total, size(axis), coordinate(axis)); }
   // Of all ranks that own the same rows of a parameter, exactly one is primary: it counts for norms and saves.
   bool is_primary(const ParameterSpec& spec) const;
@@ -40,13 +42,15 @@ struct Layout {
 // Where one parameter lies on one rank. Boxes count in the whole parameter.
 struct ParameterPlacement {
   Box part;                         // what segments compute with: the whole, or its part over tp or ep
-  Box owned;                        // rows of `part` whose master, gradient and optimizer state live on this rank
-  std::vector<int64_t> shard_rows;  // rows of `part` by rank of the shard axis; empty for state, which every rank has whole
+  Box owned;   // the shard of `part` whose master, gradient and optimizer state live on this rank
+  int64_t shard_dim = 0;            // the dimension that the shards cut
+  std::vector<int64_t> shard_rows;  // their sizes there, by rank of the shard axis; empty for state, which every rank has whole
 };
 
-// The axis over which the rows of a part are sharded: experts and tables that are cut over ep lie on `edp`, all else on
-// `fsdp_shard`.
+// The axis over which a part is sharded: experts and tables that are cut over ep lie on `edp`, all else on `fsdp_shard`.
 std::string shard_axis(const ParameterSpec& spec);
+// The dimension that its shards cut: the first, but the second of stacked matrices that are fewer than the ranks.
+int64_t shard_dim(const ParameterSpec& spec, const Layout& layout);
 ParameterPlacement place(const ParameterSpec& spec, const Layout& layout);
 
 }  // namespace hyperparallel::engine

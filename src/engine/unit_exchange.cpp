@@ -33,7 +33,7 @@ void UnitExchange::abandon() {
 // Elements of a parameter that a rank of its shard axis owns.
 int64_t UnitExchange::shard_elements(ParameterId id, int rank) const {
   const ParameterPlacement& placement = parameters_.placement(id);
-  const int64_t rows = placement.part.size[0];
+  const int64_t rows = placement.part.size[placement.shard_dim];
   return rows == 0 ? 0 : placement.shard_rows[rank] * (volume(placement.part.size) / rows);
 }
 
@@ -81,14 +81,17 @@ void UnitExchange::wait_gather(int unit) {
     int64_t first = 0;
     for (size_t rank = 0; rank < message.elements.size(); ++rank) {
       for (size_t i = 0; i < shards.size(); ++i) {
+        const ParameterPlacement& placement = parameters_.placement(message.parameters[i]);
         const int64_t count = shard_elements(message.parameters[i], static_cast<int>(rank));
-        shards[i].push_back(all.narrow(0, first, count));
+        std::vector<int64_t> size = placement.part.size;
+        size[placement.shard_dim] = placement.shard_rows[rank];
+        shards[i].push_back(all.narrow(0, first, count).view(size));
         first += count;
       }
     }
     for (size_t i = 0; i < shards.size(); ++i) {
       const ParameterId id = message.parameters[i];
-      parameters_.set_compute(id, at::cat(shards[i]).view(parameters_.placement(id).part.size));
+      parameters_.set_compute(id, at::cat(shards[i], parameters_.placement(id).shard_dim));
     }
   }
   for (ParameterId id : program_.units[unit].parameters) {
@@ -114,12 +117,13 @@ void UnitExchange::launch_reduce(int unit) {
     std::vector<at::Tensor> parts;
     std::vector<int64_t> first(message.parameters.size(), 0);
     std::vector<at::Tensor> slots;
-    for (ParameterId id : message.parameters) slots.push_back(parameters_.take_slot(id).view({-1}));
+    for (ParameterId id : message.parameters) slots.push_back(parameters_.take_slot(id));
     for (size_t rank = 0; rank < message.elements.size(); ++rank) {
       for (size_t i = 0; i < slots.size(); ++i) {
-        const int64_t count = shard_elements(message.parameters[i], static_cast<int>(rank));
-        parts.push_back(slots[i].narrow(0, first[i], count));
-        first[i] += count;
+        const ParameterPlacement& placement = parameters_.placement(message.parameters[i]);
+        const int64_t rows = placement.shard_rows[rank];
+        parts.push_back(slots[i].narrow(placement.shard_dim, first[i], rows).reshape({-1}));
+        first[i] += rows;
       }
     }
     message.pending =

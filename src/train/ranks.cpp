@@ -52,13 +52,19 @@ void check_layout(const Config& config, int64_t world_size) {
   dist::Mesh(world_size, degrees_of(config.parallel));
 }
 
+engine::Layout layout_of(const Config& config, int64_t world_size, int rank) {
+  engine::Layout layout;
+  layout.mesh = dist::Mesh(world_size, degrees_of(config.parallel));
+  layout.rank = rank;
+  layout.sequence_parallel = config.parallel.sequence_parallel;
+  layout.balanced = config.parallel.cp_shard == CpShard::kBalanced;
+  return layout;
+}
+
 Ranks make_ranks(const Config& config, dist::World* world) {
   Ranks ranks = one_rank();
   ranks.world = world;
-  ranks.layout.mesh = dist::Mesh(world != nullptr ? world->size() : 1, degrees_of(config.parallel));
-  ranks.layout.rank = world != nullptr ? world->rank() : 0;
-  ranks.layout.sequence_parallel = config.parallel.sequence_parallel;
-  ranks.layout.balanced = config.parallel.cp_shard == CpShard::kBalanced;
+  ranks.layout = layout_of(config, world != nullptr ? world->size() : 1, world != nullptr ? world->rank() : 0);
   if (world != nullptr) ranks.groups = dist::make_groups(*world, ranks.layout.mesh);
   return ranks;
 }

@@ -30,6 +30,8 @@ struct Ranks {
 Ranks one_rank();
 // Throws ConfigError, before anything is built, where degrees do not fit so many ranks.
 void check_layout(const Config& config, int64_t world_size);
+// The place of a rank in the mesh of so many ranks. Throws as check_layout.
+engine::Layout layout_of(const Config& config, int64_t world_size, int rank = 0);
 // Throws as check_layout. `world` must outlive the result.
 Ranks make_ranks(const Config& config, dist::World* world);
 

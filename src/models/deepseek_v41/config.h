@@ -29,6 +29,18 @@ struct RopeParameters {
 
 enum class LayerMode { kWindow, kFull, kReindex, kReuse };  // CSA2 roles: docs/model.md
 
+// The DSpark draft layers (`dspark_*`): docs/model.md.
+struct DraftConfig {
+  int64_t block_size = 0;
+  int64_t noise_token_id = 0;
+  std::vector<int64_t> target_layer_ids;  // layers whose entering streams they read
+  int64_t markov_rank = 0;
+  int64_t n_routed_experts = 0;
+  int64_t num_experts_per_tok = 0;
+
+  bool operator==(const DraftConfig&) const = default;
+};
+
 struct TextConfig {
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
@@ -78,6 +90,7 @@ struct TextConfig {
   int64_t engram_compressed_vocab_size = 0;
 
   int64_t num_nextn_predict_layers = 0;  // draft layers; their forward does not exist yet
+  DraftConfig draft;
 
   // Derived: docs/model.md, Attention.
   int64_t ratio(int64_t layer) const { return compress_ratios.at(layer); }

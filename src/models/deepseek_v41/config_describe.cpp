@@ -70,6 +70,7 @@ std::vector<KeyDescription> describe_keys() {
   keys.push_back({"root", "image_token_id", "whole number at least 0", "required beside vision_config"});
   DescribeVisitor text{"text_config", keys};
   visit_text(text, TextConfig());
+  visit_draft(text, DraftConfig());
   keys.push_back({"text_config", "candidate_source_layer_id", "the last KV source, or -1 for no pool", "the last KV source"});
   visit_shared(text, TextConfig());
   keys.push_back({"text_config", "rope_theta", "number above 0", "10000"});

@@ -64,6 +64,16 @@ void visit_text(Visitor& visit, Text&& c) {
   visit.optional("num_nextn_predict_layers", c.num_nextn_predict_layers, yaml::Range{.min = 0, .max = 1024});
 }
 
+template <class Visitor, class Draft>
+void visit_draft(Visitor& visit, Draft&& c) {
+  visit.optional("dspark_block_size", c.block_size, kNotNegative);
+  visit.optional("dspark_noise_token_id", c.noise_token_id, kNotNegative);
+  visit.optional("dspark_target_layer_ids", c.target_layer_ids, kNotNegative);
+  visit.optional("dspark_markov_rank", c.markov_rank, kNotNegative);
+  visit.optional("dspark_n_routed_experts", c.n_routed_experts, kNotNegative);
+  visit.optional("dspark_num_experts_per_tok", c.num_experts_per_tok, kNotNegative);
+}
+
 // Keys that a composite file may carry at its root, in `text_config`, or in both.
 template <class Visitor, class Text>
 void visit_shared(Visitor& visit, Text&& c) {

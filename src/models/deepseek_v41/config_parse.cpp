@@ -21,12 +21,6 @@ constexpr const char* kIgnoredKeys[] = {"architectures",
                                         "use_cache",
                                         "_name_or_path",
                                         "auto_map",
-                                        "dspark_block_size",
-                                        "dspark_noise_token_id",
-                                        "dspark_target_layer_ids",
-                                        "dspark_markov_rank",
-                                        "dspark_n_routed_experts",
-                                        "dspark_num_experts_per_tok",
                                         "chunk_size_feed_forward",
                                         "output_attentions",
                                         "output_hidden_states",
@@ -196,6 +190,7 @@ class ConfigReader {
   void read_text(MapReader& reader, bool partial) {
     ReadVisitor visitor(reader, partial);
     visit_text(visitor, config_.text);
+    visit_draft(visitor, config_.text.draft);
     visit_shared(visitor, config_.text);
     read_rope(reader);
     int64_t candidate = config_.text.kv_source_layer_ids.empty() ? -1 : config_.text.kv_source_layer_ids.back();

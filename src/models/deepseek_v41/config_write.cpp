@@ -67,6 +67,7 @@ nlohmann::ordered_json to_hf_json(const ModelConfig& config) {
   text["model_type"] = "deepseek_v41_text";
   WriteVisitor text_visitor{text};
   visit_text(text_visitor, config.text);
+  if (config.text.num_nextn_predict_layers > 0) visit_draft(text_visitor, config.text.draft);
   text["candidate_source_layer_id"] = config.text.candidate_source_layer_id;
   visit_shared(text_visitor, config.text);
   write_rope(config.text, text);

@@ -1,0 +1,121 @@
+#include "models/deepseek_v41/declarations.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+
+namespace hyperparallel::models::deepseek_v41 {
+
+using engine::ParameterSpec;
+using engine::ParameterUse;
+
+std::vector<ParameterSpec> draft_parameters(const TextConfig& text) {
+  std::vector<ParameterSpec> specs;
+  if (text.num_nextn_predict_layers == 0) return specs;
+  const DraftConfig& draft = text.draft;
+  if (draft.target_layer_ids.empty() || draft.markov_rank == 0 || draft.n_routed_experts == 0) {
+    throw ConfigError(
+        "num_nextn_predict_layers is {}: dspark_target_layer_ids, dspark_markov_rank and dspark_n_routed_experts are required",
+        text.num_nextn_predict_layers);
+  }
+  const int64_t d = text.hidden_size, n = text.hc_mult, heads = text.num_attention_heads, hd = text.head_dim,
+                width = text.moe_intermediate_size, experts = draft.n_routed_experts, last = text.num_nextn_predict_layers - 1;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape, ParameterUse use = ParameterUse::kWeight,
+                       const std::string& axis = "", int64_t dim = 0) {
+    ParameterSpec spec;
+    spec.name = name;
+    spec.shape = std::move(shape);
+    spec.use = use;
+    spec.cut_axis = axis;
+    spec.cut_dim = dim;
+    specs.push_back(std::move(spec));
+  };
+  const auto leaf = ParameterUse::kLeaf;
+  for (int64_t stage = 0; stage <= last; ++stage) {
+    const std::string p = "mtp." + std::to_string(stage) + ".";
+    if (stage == 0) {
+      add(p + "main_proj.weight", {d, d * static_cast<int64_t>(draft.target_layer_ids.size())});
+      add(p + "main_norm.weight", {d}, leaf);
+    }
+    for (const std::string kind : {"attn", "ffn"}) {
+      add(p + kind + "_norm.weight", {d}, leaf);
+      add(p + "hc_" + kind + "_fn", {(2 + n) * n, n * d}, leaf);
+      add(p + "hc_" + kind + "_base", {(2 + n) * n}, leaf);
+      add(p + "hc_" + kind + "_scale", {3}, leaf);
+    }
+    add(p + "attn.wq_a.weight", {text.q_lora_rank, d});
+    add(p + "attn.q_norm.weight", {text.q_lora_rank}, leaf);
+    add(p + "attn.wq_b.weight", {heads * hd, text.q_lora_rank}, ParameterUse::kWeight, "tp");
+    add(p + "attn.wkv.weight", {hd, d});
+    add(p + "attn.kv_norm.weight", {hd}, leaf);
+    add(p + "attn.attn_sink", {heads}, leaf, "tp");
+    add(p + "attn.wo_a.weight", {text.o_groups * text.o_lora_rank, heads * hd / text.o_groups}, ParameterUse::kWeight, "tp");
+    add(p + "attn.wo_b.weight", {d, text.o_groups * text.o_lora_rank}, ParameterUse::kWeight, "tp", 1);
+    add(p + "ffn.gate.weight", {experts, d});
+    add(p + "ffn.gate.bias", {experts}, ParameterUse::kState);
+    add(p + "ffn.gate.bias_vl", {experts}, ParameterUse::kState);
+    for (const std::string which : {"w1", "w3"}) {
+      add(p + "ffn.shared_experts." + which + ".weight", {width, d});
+      add(p + "ffn.experts." + which + ".weight", {experts, width, d}, ParameterUse::kWeight, "ep");
+    }
+    add(p + "ffn.shared_experts.w2.weight", {d, width});
+    add(p + "ffn.experts.w2.weight", {experts, d, width}, ParameterUse::kWeight, "ep");
+    if (stage == last) {
+      add(p + "norm.weight", {d}, leaf);
+      add(p + "markov_head.embed.weight", {text.vocab_size, draft.markov_rank}, ParameterUse::kWeight, "tp");
+      add(p + "markov_head.head.weight", {text.vocab_size, draft.markov_rank}, ParameterUse::kWeight, "tp");
+      add(p + "confidence_head.proj.weight", {1, d + draft.markov_rank});
+    }
+  }
+  return specs;
+}
+
+std::string part_of(const std::string& parameter) {
+  if (parameter.starts_with("mtp.")) return "draft";
+  if (parameter.starts_with("vision.")) return "vision";
+  if (parameter.starts_with("aligner.")) return "aligner";
+  if (parameter.starts_with("image_")) return "delimiters";
+  return parameter.find(".engram.") != std::string::npos ? "engram" : "backbone";
+}
+
+std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const engine::Layout& layout, int64_t tokens,
+                                            int64_t patches) {
+  const TextConfig& text = config.text;
+  const int64_t own = layout.part(tokens, "cp"), shard = engine::even_parts(own, layout.size("tp"))[layout.coordinate("tp")];
+  std::map<std::string, int64_t> sizes{{"tokens", own},
+                                       {"shard", shard},
+                                       {"choices", shard * text.num_experts_per_tok},
+                                       {"window.keys", own + (layout.size("cp") > 1 ? text.sliding_window - 1 : 0)}};
+  const int64_t halo = layout.size("cp") > 1 ? (layout.balanced ? 2 : 1) * (text.sliding_window - 1) : 0;
+  const std::set<int64_t> ratios(text.compress_ratios.begin(), text.compress_ratios.end());
+  for (int64_t ratio : ratios) {
+    if (ratio == 0) continue;
+    const std::string groups = "groups." + std::to_string(ratio);
+    sizes[groups] = own / ratio;
+    sizes[groups + ".gathered"] = tokens / ratio;
+  }
+  for (int64_t layer = 0; layer < text.num_hidden_layers; ++layer) {
+    const std::string attn = "layers." + std::to_string(layer) + ".attn", ffn = "layers." + std::to_string(layer) + ".ffn",
+                      engram = "layers." + std::to_string(layer) + ".engram";
+    for (const char* end : {".sent", ".received"}) {
+      sizes[attn + ".window_halo" + end] = halo;
+      sizes[attn + ".group_halo" + end] = layout.size("cp") > 1 ? std::max<int64_t>(0, text.ratio(layer) - 1) : 0;
+    }
+    sizes[attn + ".k"] = std::min(text.index_topk, tokens);
+    sizes[ffn + ".received"] = sizes[ffn + ".arranged"] = shard * text.num_experts_per_tok;
+    sizes[engram + ".asked"] = sizes[engram + ".unique"] = shard * text.engram_columns();
+  }
+  sizes["candidate_blocks"] = text.candidate_topk_blocks;
+  for (size_t i = 0; i < text.engram_layer_ids.size(); ++i) {
+    sizes[fmt::format("engram.{}.unique", i)] = sizes[fmt::format("engram.{}.places", i)] = shard * text.engram_columns();
+  }
+  if (!config.vision) return sizes;
+  const int64_t down = config.vision->downsample_ratio, own_patches = layout.part(patches, "sample");
+  sizes["patches"] = own_patches;
+  sizes["aligned"] = own_patches / (down * down);
+  for (const char* name : {"span_tokens", "spans.sent", "spans.received"}) sizes[name] = own_patches / (down * down);
+  return sizes;
+}
+
+}  // namespace hyperparallel::models::deepseek_v41

@@ -1,0 +1,28 @@
+// What the planner must know of the model beside its program: draft layers' parameters, parts by name, sizes by symbol.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/layout.h"
+#include "engine/parameter.h"
+#include "models/deepseek_v41/config.h"
+
+namespace hyperparallel::models::deepseek_v41 {
+
+// The parameters of the draft layers under their released names, `mtp.<stage>.*`; experts stacked as elsewhere. They have no
+// forward yet, and no run allocates them. Throws ConfigError where num_nextn_predict_layers asks for them and a dspark_* key that
+// gives a size is missing.
+std::vector<engine::ParameterSpec> draft_parameters(const TextConfig& text);
+
+// "backbone", "engram", "vision", "aligner", "delimiters" or "draft".
+std::string part_of(const std::string& parameter);
+
+// Rows by symbol of the program's shapes on the rank of `layout`, for a micro-batch of so many tokens and pictures of so many
+// patches in all, with routing and look-ups spread evenly (every token's rows of Engram tables are counted as different ones).
+std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const engine::Layout& layout, int64_t tokens,
+                                            int64_t patches);
+
+}  // namespace hyperparallel::models::deepseek_v41

@@ -1,0 +1,71 @@
+// The plan: before any memory is taken, who holds what, what is sent when, and how much memory each rank needs for it. A plain
+// value, computed from the program, the mesh and sizes alone; no tensor is made, so that it works for any model and any number of
+// ranks on one core.
+//
+// NOTE [What is exact]: parameters, gradients and optimizer state are exactly what a run holds (AdamW: two FP32 moments). Gathered
+// units are the compute copies of the largest two units that lie beside each other in the schedule. Activations are the program's
+// values at the given sizes, kept as `recompute: none` keeps them; what segments hold inside is not in the plan.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/layout.h"
+#include "engine/program.h"
+
+namespace hyperparallel::plan {
+
+struct PlannedParameter {
+  std::string name, part, unit;       // part: of the model, as its adapter calls it; unit: empty where no segment uses it yet
+  std::vector<int64_t> shape;
+  std::string cut;                    // "dim 0 over tp"; empty: whole on every rank
+  std::string shard;                  // "dim 0 over fsdp_shard"; empty: on every rank
+  std::vector<int64_t> local_shape;   // what segments of rank 0 compute with
+  std::string summed_over;            // axes that its gradient is summed over beside the shards
+  bool trained = true;                // gets gradient and optimizer state
+};
+
+struct RankMemory {
+  int64_t parameters = 0, gradients = 0, optimizer = 0;  // bytes: masters, FP32 sums of the owned rows, optimizer state
+};
+
+struct Collective {
+  std::string name, kind, axis, when;  // when: "forward", "backward", "forward and backward", "step"
+  int ranks = 0;
+  int64_t times = 0;  // a step
+  int64_t bytes = 0;  // that rank 0 holds at its larger end, each time
+};
+
+struct Plan {
+  dist::Mesh mesh = dist::Mesh(1, dist::MeshDegrees());
+  std::map<std::string, int64_t> symbols;
+  std::vector<PlannedParameter> parameters;
+  std::vector<RankMemory> ranks;
+  int64_t gathered_bytes = 0, value_bytes = 0;  // of rank 0, NOTE [What is exact]
+  std::vector<Collective> collectives;
+
+  int64_t total() const;                                 // elements of all parameters
+  std::map<std::string, int64_t> total_by_part() const;  // elements
+};
+
+struct PlanRequest {
+  const engine::Program* program = nullptr;                 // of rank 0
+  std::vector<engine::ParameterSpec> without_forward = {};  // declared parameters that no segment uses yet
+  engine::Layout layout;                                    // of rank 0
+  // Rows by symbol of the program's shapes, for rank 0. A symbol that is missing counts as 0.
+  std::map<std::string, int64_t> symbols = {};
+  int64_t compute_bytes = 4, master_bytes = 4;  // of an element
+  int64_t micro_batches = 1;
+  bool reshard = true;  // units are gathered and reduced for every micro-batch
+  std::string (*part_of)(const std::string& parameter) = nullptr;
+};
+
+Plan make_plan(const PlanRequest& request);
+
+// As text for a person, and as JSON: {"parameters": {"total", "by_part", "list"}, "ranks", "mesh", "memory", "collectives"}.
+std::string to_table(const Plan& plan);
+std::string to_json(const Plan& plan);
+
+}  // namespace hyperparallel::plan

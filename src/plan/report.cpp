@@ -1,0 +1,131 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "plan/plan.h"
+
+namespace hyperparallel::plan {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string bytes_text(int64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (value >= 1e9) return fmt::format("{:.2f} GB", value / 1e9);
+  if (value >= 1e6) return fmt::format("{:.2f} MB", value / 1e6);
+  return fmt::format("{:.1f} kB", value / 1e3);
+}
+
+std::string with_commas(int64_t number) {
+  if (number < 1000) return std::to_string(number);
+  return fmt::format("{},{:03}", with_commas(number / 1000), number % 1000);
+}
+
+// Layers that lie alike share a line: "model.layers.*.attn.wkv.weight".
+std::string without_numbers(const std::string& name) {
+  std::string text;
+  for (size_t i = 0; i < name.size(); ++i) {
+    const bool digit = std::isdigit(static_cast<unsigned char>(name[i])) != 0 && i > 0 && (name[i - 1] == '.' || text.ends_with('*'));
+    if (!digit) {
+      text += name[i];
+    } else if (!text.ends_with('*')) {
+      text += '*';
+    }
+  }
+  return text;
+}
+
+// Items with one key in one line, in the order of their first.
+template <class Item, class Key>
+std::vector<std::pair<const Item*, int64_t>> grouped(const std::vector<Item>& items, const Key& key) {
+  std::vector<std::pair<const Item*, int64_t>> groups;
+  std::map<std::string, size_t> index;
+  for (const Item& item : items) {
+    const auto [it, is_new] = index.try_emplace(key(item), groups.size());
+    if (is_new) groups.emplace_back(&item, 0);
+    ++groups[it->second].second;
+  }
+  return groups;
+}
+
+const RankMemory& largest(const Plan& plan) {
+  return *std::ranges::max_element(plan.ranks, {}, [](const RankMemory& m) { return m.parameters + m.gradients + m.optimizer; });
+}
+
+}  // namespace
+
+std::string to_table(const Plan& plan) {
+  std::string text = "Mesh\n ";
+  for (const std::string& axis : dist::Mesh::axes()) text += fmt::format(" {} {} ", axis, plan.mesh.size(axis));
+  text += fmt::format("\n\nParameters: {}\n", with_commas(plan.total()));
+  for (const auto& [part, count] : plan.total_by_part()) text += fmt::format("  {:<22}{:>22}\n", part, with_commas(count));
+
+  text += fmt::format("\n{:<46}{:>6}  {:<22}{:<22}{:<16}{:<24}{}\n", "who holds what", "count", "whole", "of a rank", "cut", "shards",
+                      "gradient summed over");
+  const auto key = [](const PlannedParameter& p) {
+    return fmt::format("{}|{}|{}|{}", without_numbers(p.name), fmt::join(p.shape, ","), p.cut, p.summed_over);
+  };
+  for (const auto& [p, count] : grouped(plan.parameters, key)) {
+    text += fmt::format("{:<46}{:>6}  {:<22}{:<22}{:<16}{:<24}{}\n", without_numbers(p->name), count,
+                        fmt::format("[{}]", fmt::join(p->shape, ", ")), fmt::format("[{}]", fmt::join(p->local_shape, ", ")),
+                        p->cut.empty() ? "-" : p->cut, p->shard.empty() ? "-" : p->shard,
+                        p->unit.empty() ? "(no forward yet)" : p->trained ? p->summed_over : "(no gradient)");
+  }
+
+  const RankMemory& most = largest(plan);
+  text += fmt::format("\nMemory of the rank that holds most (of {})\n", plan.ranks.size());
+  text += fmt::format("  parameters {}, gradients {}, optimizer {}: {}\n", bytes_text(most.parameters), bytes_text(most.gradients),
+                      bytes_text(most.optimizer), bytes_text(most.parameters + most.gradients + most.optimizer));
+  text += fmt::format("  gathered units at most {}; values of a micro-batch {} (without what segments hold inside)\n",
+                      bytes_text(plan.gathered_bytes), bytes_text(plan.value_bytes));
+
+  text += fmt::format("\n{:<46}{:>6}  {:<16}{:<18}{:>6}  {:<22}{:>12}\n", "what is sent", "times", "kind", "axis", "ranks", "when", "bytes");
+  const auto same = [](const Collective& c) {
+    return fmt::format("{}|{}|{}|{}", without_numbers(c.name), c.kind, c.when, c.bytes);
+  };
+  for (const auto& [c, count] : grouped(plan.collectives, same)) {
+    text += fmt::format("{:<46}{:>6}  {:<16}{:<18}{:>6}  {:<22}{:>12}\n", without_numbers(c->name), count * c->times, c->kind, c->axis,
+                        c->ranks, c->when, bytes_text(c->bytes));
+  }
+  if (plan.collectives.empty()) text += "nothing: every group has one rank\n";
+  return text;
+}
+
+std::string to_json(const Plan& plan) {
+  Json list = Json::array(), memory = Json::array(), collectives = Json::array(), mesh;
+  for (const PlannedParameter& p : plan.parameters) {
+    list.push_back({{"name", p.name},
+                    {"part", p.part},
+                    {"unit", p.unit},
+                    {"shape", p.shape},
+                    {"local_shape", p.local_shape},
+                    {"cut", p.cut},
+                    {"shard", p.shard},
+                    {"gradient_summed_over", p.summed_over},
+                    {"trained", p.trained}});
+  }
+  for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    const RankMemory& m = plan.ranks[rank];
+    memory.push_back({{"rank", rank}, {"parameters", m.parameters}, {"gradients", m.gradients}, {"optimizer", m.optimizer}});
+  }
+  for (const Collective& c : plan.collectives) {
+    collectives.push_back({{"name", c.name},
+                           {"kind", c.kind},
+                           {"axis", c.axis},
+                           {"ranks", c.ranks},
+                           {"when", c.when},
+                           {"times", c.times},
+                           {"bytes", c.bytes}});
+  }
+  for (const std::string& axis : dist::Mesh::axes()) mesh[axis] = plan.mesh.size(axis);
+  const Json json = {{"parameters", {{"total", plan.total()}, {"by_part", plan.total_by_part()}, {"list", list}}},
+                     {"ranks", plan.mesh.world_size()},
+                     {"mesh", mesh},
+                     {"sizes", plan.symbols},
+                     {"memory", {{"ranks", memory}, {"gathered_units", plan.gathered_bytes}, {"values", plan.value_bytes}}},
+                     {"collectives", collectives}};
+  return json.dump(1) + "\n";
+}
+
+}  // namespace hyperparallel::plan
