@@ -22,7 +22,7 @@ int train_model(const std::vector<std::string>& all_arguments) {
   const auto config = train::config_from_arguments(arguments, "hyperparallel train CONFIG [--ranks N]", options);
   if (!config) return 0;
   train::check_layout(*config, ranks.value_or(launch.world_size));
-  if (ranks) return run_local_ranks(*ranks, "train", arguments);
+  if (ranks && *ranks > 1) return run_local_ranks(*ranks, "train", arguments);
   if (launch.world_size == 1) return train::train(*config);
   int code = 0;
   const ExitCode failed = dist::run_mpi_ranks([&](dist::World& world) { code = train::train(*config, &world); });

@@ -168,7 +168,11 @@ void add_callbacks(Trainer& trainer, checkpoint::CheckpointStore& store) {
   trainer.add(std::make_unique<CheckpointCallback>(store));
   if (!trainer.ranks().is_first()) return;  // what follows is written once
   if (config.validation.generate_samples > 0 && !config.data.validation.empty()) {
-    if (trainer.ranks().layout.mesh.world_size() == 1) {
+    const engine::ParameterStore& parameters = *trainer.model().parameters;
+    const bool whole = std::ranges::all_of(parameters.specs(), [&](const engine::ParameterSpec& spec) {
+      return parameters.placement(parameters.find(spec.name)).owned.size == spec.shape;
+    });
+    if (whole) {
       trainer.add(std::make_unique<SamplesCallback>());
     } else {
       log::warn(
