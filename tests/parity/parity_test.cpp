@@ -156,6 +156,11 @@ struct Case {
   std::vector<std::string> overrides;
 };
 
+void PrintTo(const Case& layout, std::ostream* out) {
+  *out << layout.ranks << " ranks";
+  for (const std::string& override : layout.overrides) *out << " " << override;
+}
+
 class Parity : public testing::TestWithParam<Case> {};
 
 TEST_P(Parity, EqualsOneRank) {
@@ -180,6 +185,12 @@ TEST_P(Parity, EqualsOneRank) {
 struct Reshard {
   Case from, to;
 };
+
+void PrintTo(const Reshard& reshard, std::ostream* out) {
+  PrintTo(reshard.from, out);
+  *out << ", then ";
+  PrintTo(reshard.to, out);
+}
 
 class Resharding : public testing::TestWithParam<Reshard> {};
 
