@@ -22,12 +22,14 @@ int convert_import(const std::vector<std::string>& arguments) {
   app.add_option("--out", out, "the run's folder, without checkpoints yet")->required();
   if (!parse_arguments(app, arguments)) return static_cast<int>(ExitCode::kFinished);
 
-  CheckpointStore store(out);
+  if (fs::exists(out) && !fs::is_directory(out)) throw UsageError("--out {}: is no folder", out.string());
+  CheckpointStore store(out / "checkpoints");  // where a run of this folder looks for them
   if (auto step = store.latest()) throw CheckpointError("{}: holds a checkpoint of step {} already", out.string(), *step);
   HfFolder folder(source);
   train::check_weights(folder, models::deepseek_v41::parse_model_config((source / "config.json").string()));
   import_hf(folder, store);
-  fmt::print("imported {} tensors into {}\n", store.open(0).tensors().size(), store.open(0).folder().string());
+  fmt::print("imported {} tensors into {}; a run with --train.output={} starts from them\n", store.open(0).tensors().size(),
+             store.open(0).folder().string(), out.string());
   return static_cast<int>(ExitCode::kFinished);
 }
 

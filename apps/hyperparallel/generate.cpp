@@ -26,7 +26,7 @@ struct GenerateArguments {
 // The configuration that a checkpoint was saved with, or that of a Hugging Face folder; paths of the tokenizer filled in.
 train::Config config_of(const fs::path& folder, const GenerateArguments& given) {
   train::Config config;
-  if (train::is_hf_folder(folder)) {
+  if (!fs::exists(folder / "config.yaml") || train::is_hf_folder(folder)) {
     config.model.architecture = models::deepseek_v41::parse_model_config((folder / "config.json").string());
     if (fs::exists(folder / "tokenizer.json")) config.data.tokenizer = folder / "tokenizer.json";
   } else {
@@ -89,7 +89,7 @@ int generate(const std::vector<std::string>& arguments) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--temperature", given.options.temperature, "0: always the likeliest token")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   app.add_option("--top-p", given.options.top_p, "draw among the fewest tokens that hold this share")
       ->check(CLI::Range(0.0, 1.0))

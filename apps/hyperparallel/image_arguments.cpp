@@ -2,12 +2,13 @@
 
 #include "base/error.h"
 #include "models/deepseek_v41/config.h"
+#include "train/config.h"
 
 namespace hyperparallel {
 
 void add_image_arguments(CLI::App& app, ImageArguments& arguments) {
   app.add_option("--config", arguments.config,
-                 "a model's config.json, whose vision_config sets the limits (default: released limits)");
+                 "a model's config.json or a run's YAML, whose vision_config sets the limits (default: released limits)");
   app.add_option("--patch-size", arguments.patch_size, "pixels a side of one patch");
   app.add_option("--downsample", arguments.downsample, "patches a side of one image token");
   app.add_option("--min-pixels", arguments.min_pixels, "smaller pictures are enlarged to about this area");
@@ -19,7 +20,9 @@ ImageSettings image_settings(const ImageArguments& arguments) {
   ImageSettings settings;
   data::ImageLimits& limits = settings.limits;
   if (!arguments.config.empty()) {
-    const auto model = models::deepseek_v41::parse_model_config(arguments.config, {.allow_vision_only = true});
+    const auto model = arguments.config.ends_with(".json")
+                           ? models::deepseek_v41::parse_model_config(arguments.config, {.allow_vision_only = true})
+                           : train::load_config(arguments.config).model.architecture;
     if (!model.vision) throw ConfigError("{}: it has no vision_config, so the model takes no pictures", arguments.config);
     limits = {model.vision->patch_size, model.vision->downsample_ratio, model.vision->min_pixels, model.vision->max_image_tokens,
               model.vision->max_wh_ratio};

@@ -156,7 +156,7 @@ void inspect_ours(const fs::path& path, bool all, bool verify) {
   Checkpoint checkpoint(folder);
   fmt::print("checkpoint   {}: step {}\n", folder.string(), checkpoint.step());
   if (folder != path) {
-    CheckpointStore store(path);
+    CheckpointStore store(checkpoints_folder(path));
     fmt::print("steps        {}\n", fmt::join(store.steps(), ", "));
     if (auto best = store.lowest_val()) fmt::print("lowest val   step {}\n", *best);
   }
@@ -190,7 +190,8 @@ int inspect_checkpoint(const std::vector<std::string>& arguments) {
   if (!fs::exists(path)) throw CheckpointError("{}: does not exist", path.string());
   if (!fs::is_directory(path)) {
     inspect_file(path, all, verify);
-  } else if (fs::exists(path / kManifestFile) || !fs::exists(path / "config.json") || CheckpointStore(path).latest()) {
+  } else if (fs::exists(path / kManifestFile) || !fs::exists(path / "config.json") ||
+             CheckpointStore(checkpoints_folder(path)).latest()) {
     inspect_ours(path, all, verify);
   } else {
     inspect_hf(path, all, verify);

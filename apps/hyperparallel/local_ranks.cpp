@@ -60,7 +60,8 @@ std::optional<int64_t> take_ranks(std::vector<std::string>& arguments) {
 
 int run_local_ranks(int64_t ranks, const std::string& command, const std::vector<std::string>& arguments) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  std::vector<std::string> words{"mpirun", "--quiet", "-n", std::to_string(ranks), "--oversubscribe", "--bind-to", "none", self, command};
+  std::vector<std::string> words{"mpirun", "--quiet", "-n",   std::to_string(ranks), "--oversubscribe", "--bind-to",
+                                 "none",   self,      command};
   words.insert(words.end(), arguments.begin(), arguments.end());
   const pid_t child = fork();
   if (child < 0) throw UsageError("--ranks: no process could be made: {}", std::strerror(errno));
@@ -74,7 +75,8 @@ int run_local_ranks(int64_t ranks, const std::string& command, const std::vector
   }
   launcher_process = 0;
   if (WIFSIGNALED(status)) return 128 + WTERMSIG(status);
-  if (WEXITSTATUS(status) == 127) throw UsageError("--ranks needs Open MPI's mpirun, which cannot be started (Debian: openmpi-bin)");
+  if (WEXITSTATUS(status) == 127)
+    throw UsageError("--ranks needs Open MPI's mpirun, which cannot be started (Debian: openmpi-bin)");
   if (WEXITSTATUS(status) > 128) fmt::print(stderr, "error: a rank was ended by signal {}\n", WEXITSTATUS(status) - 128);
   return WEXITSTATUS(status);
 }

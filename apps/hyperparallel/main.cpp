@@ -1,5 +1,6 @@
 // Entry point: finds the subcommand, runs it, and turns exceptions into one clear message and an exit code.
 #include "base/log.h"
+#include "base/yaml.h"
 #include "commands.h"
 #include "dist/failure.h"
 
@@ -13,14 +14,21 @@ void print_help() {
 }
 
 int run(const std::vector<std::string>& arguments) {
-  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h") {
+  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
     print_help();
     return static_cast<int>(arguments.empty() ? ExitCode::kUsage : ExitCode::kFinished);
   }
+  if (arguments[0] == "--version") {
+    fmt::print("hyperparallel {}\n", HP_VERSION);
+    return static_cast<int>(ExitCode::kFinished);
+  }
+  std::vector<std::string> names;
   for (const Command& command : commands()) {
+    names.push_back(command.name);
     if (command.name == arguments[0]) return command.run({arguments.begin() + 1, arguments.end()});
   }
-  throw UsageError("unknown command `{}`; `hyperparallel --help` lists the commands", arguments[0]);
+  throw UsageError("unknown command `{}`; the nearest is `{}`, and `hyperparallel --help` lists all", arguments[0],
+                   nearest_word(arguments[0], names));
 }
 
 }  // namespace

@@ -31,7 +31,9 @@ plan::Plan plan_of(const train::Config& config, int64_t ranks) {
   request.without_forward = model::draft_parameters(architecture.text);
   request.layout = options.layout;
   request.symbols = model::symbol_sizes(architecture, options.layout, tokens, /*patches=*/0);
-  request.compute_bytes = config.train.dtype == train::Dtype::kBFloat16 ? 2 : config.train.dtype == train::Dtype::kFloat64 ? 8 : 4;
+  request.compute_bytes = config.train.dtype == train::Dtype::kBFloat16  ? 2
+                          : config.train.dtype == train::Dtype::kFloat64 ? 8
+                                                                         : 4;
   request.master_bytes = config.train.dtype == train::Dtype::kFloat64 ? 8 : 4;
   request.micro_batches = std::max<int64_t>(1, config.train.global_batch_size / (config.train.local_batch_size * data_ranks));
   request.reshard = config.parallel.reshard_after_forward && options.layout.size("fsdp_shard") > 1;

@@ -15,7 +15,7 @@ namespace hyperparallel {
 enum class ExitCode : int {
   kFinished = 0,
   kBug = 1,         // our own mistake, or an error we cannot classify
-  kUsage = 2,       // command line or configuration
+  kUsage = 2,       // command line or configuration; a path that cannot be read or written
   kData = 3,        // training data, tokenizer, images
   kCheckpoint = 4,  // checkpoint or model files
   kNonFinite = 5,   // loss or gradient norm is not finite

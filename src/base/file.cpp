@@ -73,7 +73,7 @@ struct Closer {
 }  // namespace
 
 FileError::FileError(const Path& path, std::string_view operation, int error_number)
-    : Error(ExitCode::kBug,
+    : Error(ExitCode::kUsage,
             fmt::format("{}: cannot be {}: {}", path.string(), operation, std::generic_category().message(error_number))),
       error_number_(error_number) {}
 

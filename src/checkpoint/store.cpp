@@ -227,22 +227,6 @@ void CheckpointStore::remove_leftovers() const {
   }
 }
 
-void CheckpointStore::clear() {
-  wait();
-  if (options_.rank == 0 && fs::exists(folder_)) {
-    for (const char* pointer : {kLatest, kLowestVal}) {
-      if (fs::exists(folder_ / pointer)) file::remove(folder_ / pointer);
-    }
-    remove_leftovers();
-    for (int64_t step : list_steps(folder_)) {
-      if (!has_manifest(step_folder(step))) continue;
-      file::rename(step_folder(step), step_folder(step, kDeleting));
-      remove_ours(step_folder(step, kDeleting));
-    }
-  }
-  options_.barrier();
-}
-
 // --- Pointers: `step-00000100 <xxh3 of that name>` ---
 
 void CheckpointStore::write_pointer(const char* name, int64_t step) const {
@@ -325,9 +309,13 @@ std::optional<Checkpoint> CheckpointStore::open_verified(bool fall_back) const {
   throw CheckpointError("{}: no undamaged checkpoint is left to fall back to; last fault: {}", folder_.string(), fault);
 }
 
+fs::path checkpoints_folder(const fs::path& path) {
+  return fs::is_directory(path / "checkpoints") ? path / "checkpoints" : path;
+}
+
 fs::path resolve_checkpoint(const fs::path& path) {
   if (fs::exists(path / kManifestFile)) return path;
-  CheckpointStore store(path);
+  CheckpointStore store(checkpoints_folder(path));
   auto step = store.latest();
   if (!step) throw CheckpointError("{}: holds no checkpoint: neither {} nor {}", path.string(), kManifestFile, kLatest);
   return store.open(*step).folder();

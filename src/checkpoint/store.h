@@ -79,8 +79,6 @@ class CheckpointStore {
   // with `fall_back` logs what is wrong and takes the newest undamaged one before it.
   std::optional<Checkpoint> open_verified(bool fall_back) const;
 
-  void clear();  // removes all checkpoints and pointers, to begin a run anew
-
  private:
   void write(const Save& save);
   void write_and_commit(const Save& save) const;
@@ -101,7 +99,9 @@ class CheckpointStore {
   std::atomic<double> last_save_seconds_{0};
 };
 
-// The checkpoint that a path means: its own folder, or the latest one of a run's folder.
+// The folder of checkpoints that a path means: RUN/checkpoints for a run's folder, else the path itself.
+std::filesystem::path checkpoints_folder(const std::filesystem::path& path);
+// The checkpoint that a path means: its own folder, or the latest one of a run's folder or of a folder of checkpoints.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
 
 }  // namespace hyperparallel::checkpoint

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -175,8 +176,9 @@ class Assembler {
         action = "truncated";
         break;
     }
-    if (++messages_ <= kMaxMessages) log::warn("{} ({})", outcome.message, action);
-    if (messages_ == kMaxMessages) log::warn("further samples like these are counted and not named");
+    if (messages_ == kMaxMessages || !named_.insert(outcome.message).second) return;  // once, not in every epoch
+    log::warn("{} ({})", outcome.message, action);
+    if (++messages_ == kMaxMessages) log::warn("further samples like these are counted and not named");
   }
 
   [[noreturn]] void throw_useless() const {
@@ -239,6 +241,7 @@ class Assembler {
   Rows ready_;
   std::vector<int64_t> rejected_;  // of each file, since the last sample that was used
   int64_t messages_ = 0;
+  std::set<std::string> named_;  // messages that were logged
   std::deque<Mixture::Pick> in_flight_;
   OrderedQueue<SampleEncoder::Outcome> queue_;  // last: its threads use the rest
 };

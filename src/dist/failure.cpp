@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <new>
+#include <system_error>
 
 namespace hyperparallel::dist {
 
@@ -16,6 +17,8 @@ Failure current_failure() {
     return {ExitCode::kOutOfMemory, "out of memory"};
   } catch (const c10::Error& error) {
     return {ExitCode::kBug, error.what_without_backtrace()};
+  } catch (const std::system_error& error) {  // of folders and streams: a path that cannot be used, a full disk
+    return {ExitCode::kUsage, error.what()};
   } catch (const std::exception& error) {
     return {ExitCode::kBug, error.what()};
   } catch (...) {

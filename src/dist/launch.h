@@ -1,9 +1,9 @@
 // Who this process is among those that a launcher started, read from the environment.
 //
-// Read are torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE), Open MPI's (OMPI_COMM_WORLD_*), those of MPICH and
-// Intel MPI (PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS) and Slurm's (SLURM_PROCID, SLURM_STEP_NUM_TASKS or
-// SLURM_NTASKS, SLURM_LOCALID, SLURM_NTASKS_PER_NODE), in this order of power. Slurm's count only where no other launcher speaks: mpirun and torchrun run inside a Slurm job as one task a
-// node, and its numbers are then those of that task.
+// Read are torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE), Open MPI's (OMPI_COMM_WORLD_*), those of MPICH
+// and Intel MPI (PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS) and Slurm's (SLURM_PROCID, SLURM_STEP_NUM_TASKS or
+// SLURM_NTASKS, SLURM_LOCALID, SLURM_NTASKS_PER_NODE), in this order of power. Slurm's count only where no other launcher speaks:
+// mpirun and torchrun run inside a Slurm job as one task a node, and its numbers are then those of that task.
 #pragma once
 
 #include <functional>

@@ -18,8 +18,9 @@ class Resolver {
     if (errors_.empty()) resolve_rest();
     if (errors_.empty()) resolve_views();
     if (errors_.empty()) return;
-    throw ConfigError("the parallel degrees do not fit {} rank{}:\n  {}", world_size_, world_size_ == 1 ? "" : "s",
-                      fmt::join(errors_, "\n  "));
+    throw ConfigError("the parallel degrees do not fit {} rank{}:\n  {}{}", world_size_, world_size_ == 1 ? "" : "s",
+                      fmt::join(errors_, "\n  "),
+                      world_size_ == 1 ? "\n  more ranks are started with --ranks N, or by mpirun or srun" : "");
   }
 
  private:

@@ -102,7 +102,8 @@ class Planner {
       const bool derives = program_.needs_gradient[exchange.output.index];
       const int64_t bytes = std::max(bytes_of(exchange.input), bytes_of(exchange.output));
       const auto add = [&](const char* kind, const char* when, int64_t scale) {
-        if (size > 1) plan_.collectives.push_back({exchange.name, kind, exchange.axis, when, size, r_.micro_batches, bytes * scale});
+        if (size > 1)
+          plan_.collectives.push_back({exchange.name, kind, exchange.axis, when, size, r_.micro_batches, bytes * scale});
       };
       const int64_t as_sums = r_.master_bytes / std::min(r_.compute_bytes, r_.master_bytes);  // gradients travel in FP32
       switch (exchange.kind) {

@@ -2,9 +2,9 @@
 // value, computed from the program, the mesh and sizes alone; no tensor is made, so that it works for any model and any number of
 // ranks on one core.
 //
-// NOTE [What is exact]: parameters, gradients and optimizer state are exactly what a run holds (AdamW: two FP32 moments). Gathered
-// units are the compute copies of the largest two units that lie beside each other in the schedule. Activations are the program's
-// values at the given sizes, kept as `recompute: none` keeps them; what segments hold inside is not in the plan.
+// NOTE [What is exact]: parameters, gradients and optimizer state are exactly what a run holds (AdamW: two FP32 moments).
+// Gathered units are the compute copies of the largest two units that lie beside each other in the schedule. Activations are the
+// program's values at the given sizes, kept as `recompute: none` keeps them; what segments hold inside is not in the plan.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@
 namespace hyperparallel::plan {
 
 struct PlannedParameter {
-  std::string name, part, unit;       // part: of the model, as its adapter calls it; unit: empty where no segment uses it yet
+  std::string name, part, unit;  // part: of the model, as its adapter calls it; unit: empty where no segment uses it yet
   std::vector<int64_t> shape;
-  std::string cut;                    // "dim 0 over tp"; empty: whole on every rank
-  std::string shard;                  // "dim 0 over fsdp_shard"; empty: on every rank
-  std::vector<int64_t> local_shape;   // what segments of rank 0 compute with
-  std::string summed_over;            // axes that its gradient is summed over beside the shards
-  bool trained = true;                // gets gradient and optimizer state
+  std::string cut;                   // "dim 0 over tp"; empty: whole on every rank
+  std::string shard;                 // "dim 0 over fsdp_shard"; empty: on every rank
+  std::vector<int64_t> local_shape;  // what segments of rank 0 compute with
+  std::string summed_over;           // axes that its gradient is summed over beside the shards
+  bool trained = true;               // gets gradient and optimizer state
 };
 
 struct RankMemory {

@@ -26,7 +26,8 @@ std::string with_commas(int64_t number) {
 std::string without_numbers(const std::string& name) {
   std::string text;
   for (size_t i = 0; i < name.size(); ++i) {
-    const bool digit = std::isdigit(static_cast<unsigned char>(name[i])) != 0 && i > 0 && (name[i - 1] == '.' || text.ends_with('*'));
+    const bool digit =
+        std::isdigit(static_cast<unsigned char>(name[i])) != 0 && i > 0 && (name[i - 1] == '.' || text.ends_with('*'));
     if (!digit) {
       text += name[i];
     } else if (!text.ends_with('*')) {
@@ -61,8 +62,8 @@ std::string to_table(const Plan& plan) {
   text += fmt::format("\n\nParameters: {}\n", with_commas(plan.total()));
   for (const auto& [part, count] : plan.total_by_part()) text += fmt::format("  {:<22}{:>22}\n", part, with_commas(count));
 
-  text += fmt::format("\n{:<46}{:>6}  {:<22}{:<22}{:<16}{:<24}{}\n", "who holds what", "count", "whole", "of a rank", "cut", "shards",
-                      "gradient summed over");
+  text += fmt::format("\n{:<46}{:>6}  {:<22}{:<22}{:<16}{:<24}{}\n", "who holds what", "count", "whole", "of a rank", "cut",
+                      "shards", "gradient summed over");
   const auto key = [](const PlannedParameter& p) {
     return fmt::format("{}|{}|{}|{}", without_numbers(p.name), fmt::join(p.shape, ","), p.cut, p.summed_over);
   };
@@ -70,23 +71,27 @@ std::string to_table(const Plan& plan) {
     text += fmt::format("{:<46}{:>6}  {:<22}{:<22}{:<16}{:<24}{}\n", without_numbers(p->name), count,
                         fmt::format("[{}]", fmt::join(p->shape, ", ")), fmt::format("[{}]", fmt::join(p->local_shape, ", ")),
                         p->cut.empty() ? "-" : p->cut, p->shard.empty() ? "-" : p->shard,
-                        p->unit.empty() ? "(no forward yet)" : p->trained ? p->summed_over : "(no gradient)");
+                        p->unit.empty() ? "(no forward yet)"
+                        : p->trained    ? p->summed_over
+                                        : "(no gradient)");
   }
 
   const RankMemory& most = largest(plan);
   text += fmt::format("\nMemory of the rank that holds most (of {})\n", plan.ranks.size());
-  text += fmt::format("  parameters {}, gradients {}, optimizer {}: {}\n", bytes_text(most.parameters), bytes_text(most.gradients),
-                      bytes_text(most.optimizer), bytes_text(most.parameters + most.gradients + most.optimizer));
+  text +=
+      fmt::format("  parameters {}, gradients {}, optimizer {}: {}\n", bytes_text(most.parameters), bytes_text(most.gradients),
+                  bytes_text(most.optimizer), bytes_text(most.parameters + most.gradients + most.optimizer));
   text += fmt::format("  gathered units at most {}; values of a micro-batch {} (without what segments hold inside)\n",
                       bytes_text(plan.gathered_bytes), bytes_text(plan.value_bytes));
 
-  text += fmt::format("\n{:<46}{:>6}  {:<16}{:<18}{:>6}  {:<22}{:>12}\n", "what is sent", "times", "kind", "axis", "ranks", "when", "bytes");
+  text += fmt::format("\n{:<46}{:>6}  {:<16}{:<18}{:>6}  {:<22}{:>12}\n", "what is sent", "times", "kind", "axis", "ranks",
+                      "when", "bytes");
   const auto same = [](const Collective& c) {
     return fmt::format("{}|{}|{}|{}", without_numbers(c.name), c.kind, c.when, c.bytes);
   };
   for (const auto& [c, count] : grouped(plan.collectives, same)) {
-    text += fmt::format("{:<46}{:>6}  {:<16}{:<18}{:>6}  {:<22}{:>12}\n", without_numbers(c->name), count * c->times, c->kind, c->axis,
-                        c->ranks, c->when, bytes_text(c->bytes));
+    text += fmt::format("{:<46}{:>6}  {:<16}{:<18}{:>6}  {:<22}{:>12}\n", without_numbers(c->name), count * c->times, c->kind,
+                        c->axis, c->ranks, c->when, bytes_text(c->bytes));
   }
   if (plan.collectives.empty()) text += "nothing: every group has one rank\n";
   return text;

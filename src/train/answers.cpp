@@ -64,8 +64,7 @@ bool is_hf_folder(const std::filesystem::path& path) {
 
 std::filesystem::path resolve_weights(const std::filesystem::path& path) {
   if (is_hf_folder(path)) return path;
-  const std::filesystem::path inside = path / "checkpoints";
-  return checkpoint::resolve_checkpoint(std::filesystem::is_directory(inside) ? inside : path);
+  return checkpoint::resolve_checkpoint(path);
 }
 
 std::filesystem::path load_weights(engine::ParameterStore& parameters, const std::filesystem::path& path) {

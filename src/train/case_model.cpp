@@ -88,6 +88,10 @@ ModelBatch batch_of_case(const TensorMap& tensors, const std::string& prefix, co
   const at::Tensor& ids = case_tensor(tensors, prefix + "input_ids");
   if (ids.dim() != 2)
     throw CheckpointError("case.safetensors: {}input_ids has {} dimensions, not rows and positions", prefix, ids.dim());
+  if (ids.lt(0).logical_or(ids.ge(config.text.vocab_size)).any().item<bool>()) {
+    throw CheckpointError("case.safetensors: {}input_ids has ids from {} to {}; the vocabulary has {}", prefix,
+                          ids.min().item<int64_t>(), ids.max().item<int64_t>(), config.text.vocab_size);
+  }
   const int64_t tokens = ids.numel(), width = ids.size(1);
   batch.ids = ids.flatten();
   auto targets = tensors.find(prefix + "shift_labels");

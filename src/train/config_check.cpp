@@ -118,10 +118,9 @@ class Checker {
   void check_schedule() {
     const optim::Schedule schedule = c_.schedule();
     for (const std::string& finding : optim::check(schedule)) complain("optimizer.schedule", finding);
-    if (schedule.warmup_steps > schedule.total_steps || schedule.decay_until > schedule.total_steps) {
-      complain("optimizer.schedule",
-               fmt::format("warmup_steps {} and decay_until {} must not exceed the {} steps of the schedule",
-                           schedule.warmup_steps, schedule.decay_until, schedule.total_steps));
+    if (c_.optimizer.schedule.decay_until > schedule.total_steps) {
+      complain("optimizer.schedule.decay_until", fmt::format("{} is more than the {} steps of the schedule",
+                                                             c_.optimizer.schedule.decay_until, schedule.total_steps));
     }
   }
 

@@ -83,7 +83,8 @@ void visit_keys(V& visit, C& c) {
   visit("bad_image", c.bad_image, any(), "what becomes of a sample with a picture that cannot be read");
   visit("packing", c.packing, any(), "put several samples into one row; each remains a document of its own");
   visit("shuffle", c.shuffle, any(), "another order in each epoch, drawn from train.seed");
-  visit("workers", c.workers, at_least(0, "threads"), "background threads that prepare rows; the order does not depend on it");
+  visit("workers", c.workers, between(0, 256, "threads"),
+        "background threads that prepare rows; the order does not depend on it");
   visit("tool_text", c.tool_text, any(), "file with the fixed texts around tool schemas and response formats");
   visit("thinking", c.thinking, any(), "encode conversations in thinking mode unless a sample says otherwise");
   visit("drop_thinking", c.drop_thinking, any(), "leave out the reasoning of earlier turns");
@@ -190,7 +191,7 @@ void visit_keys(V& visit, C& c) {
         "rows of one optimizer step over all ranks and micro-batches");
   visit("dtype", c.dtype, any(),
         "of computation; masters, optimizer and sums are float32. float64: all of them, to measure the rounding of the others");
-  visit("threads", c.threads, at_least(0, "threads"), "compute threads of a rank; 0: all cores that the process may use");
+  visit("threads", c.threads, between(0, 1024, "threads"), "compute threads of a rank; 0: its share of the cores of the host");
   visit("deterministic", c.deterministic, any(), "the same bits in every run of the same layout");
   visit("max_seconds", c.max_seconds, at_least(0, "seconds"), "save and stop after this time; 0: no limit");
   visit("non_finite", c.non_finite, any(), "what a loss or norm that is not finite does to the run");

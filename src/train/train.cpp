@@ -12,6 +12,7 @@
 #include "checkpoint/convert.h"
 #include "train/batch_dump.h"
 #include "train/evaluate.h"
+#include "train/output_folder.h"
 #include "train/progress.h"
 #include "train/report.h"
 #include "train/tensorboard.h"
@@ -246,22 +247,23 @@ int train(const Config& config, dist::World* world) {
   Trainer trainer(config, world);
   const Ranks& ranks = trainer.ranks();
   const bool first = ranks.is_first();
-  std::filesystem::create_directories(output);
+  std::optional<OutputLock> lock;
+  if (first) lock.emplace(output);
+  if (config.train.restart) {
+    refuse_existing_export(config);
+    if (first) set_aside(output);  // until the new run has a checkpoint
+  }
+  if (world != nullptr) ranks.group("world").barrier("output folder");
   const auto saving = ranks.checkpoint_group();
   checkpoint::CheckpointStore store(output / "checkpoints", {.keep_latest_k = config.checkpoint.keep_latest_k,
                                                              .rank = ranks.layout.rank,
                                                              .world = ranks.layout.mesh.world_size(),
                                                              .barrier = [&] { saving->barrier("checkpoint"); }});
-  if (config.train.restart) {
-    refuse_existing_export(config);
-    store.clear();
-    if (first) {
-      for (const char* name : {"eval.json", "samples.json"}) std::filesystem::remove(output / name);  // of the earlier model
-    }
-  }
   if (const auto latest = open_latest(config, store, ranks)) {
     restore(trainer, *latest);
-    if (first) {
+    if (first && is_imported(*latest)) {
+      log::info("starting from the imported weights in {}", latest->folder().string());
+    } else if (first) {
       log::info("continuing {} after step {} ({})", output.string(), trainer.progress().step,
                 latest->folder().filename().string());
     }
@@ -270,6 +272,10 @@ int train(const Config& config, dist::World* world) {
     if (first) log::info("starting from the weights of {}", config.model.weights.string());
   }
   if (first) write_beginning(config, trainer);
+  if (const auto schedule = config.schedule(); first && schedule.warmup_steps > schedule.total_steps) {
+    log::warn("optimizer.schedule.warmup_steps {} are more than the {} steps: the learning rate never reaches optimizer.lr",
+              schedule.warmup_steps, schedule.total_steps);
+  }
   if (trainer.finished()) {
     if (first) {
       log::info("{} has all {} steps already; --train.restart begins anew, a larger train.steps goes on", output.string(),
@@ -283,6 +289,7 @@ int train(const Config& config, dist::World* world) {
   trainer.set_peak_gflops(ranks.sum(measure_peak_gflops(), "world", "peak"));
   trainer.run();
   if (first) {
+    if (trainer.progress().step > 0) forget_set_aside(output);  // a checkpoint was saved at the end
     if (trainer.finished()) export_last(config, store, trainer.progress().step);
     const std::filesystem::path page = write_report(output);
     log::info("report: {}", page.string());

@@ -60,8 +60,13 @@ checkpoint::Save save_of(Trainer& trainer) {
   return save;
 }
 
+bool is_imported(const checkpoint::Checkpoint& checkpoint) {
+  return !checkpoint.has_document(kProgressDocument);
+}
+
 void restore(Trainer& trainer, const checkpoint::Checkpoint& checkpoint) {
   load_parameters(*trainer.model().parameters, checkpoint);
+  if (is_imported(checkpoint)) return;
   std::vector<optim::StateTensor> state = trainer.optimizer().state();
   for (optim::StateTensor& entry : state) {
     const std::string name = piece_name(entry);

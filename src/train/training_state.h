@@ -9,6 +9,9 @@ namespace hyperparallel::train {
 
 checkpoint::Save save_of(Trainer& trainer);
 // Throws CheckpointError for tensors that are missing or do not fit, DataError where the data files changed.
+// Of an imported checkpoint only the parameters are taken: the run is at its beginning.
 void restore(Trainer& trainer, const checkpoint::Checkpoint& checkpoint);
+// Made by `convert import`: weights without a run.
+bool is_imported(const checkpoint::Checkpoint& checkpoint);
 
 }  // namespace hyperparallel::train

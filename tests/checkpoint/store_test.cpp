@@ -179,12 +179,11 @@ TEST(Store, FoldersThatAreNotOursAreNeverRemoved) {
   CheckpointStore store(scratch.path(), {.keep_latest_k = 1});
   store.save(save_of(10));
   store.save(save_of(20));
-  store.clear();
   int kept = 0;
   for (const auto& entry : fs::recursive_directory_iterator(scratch.path())) kept += entry.path().filename() == "mine.txt";
   EXPECT_EQ(kept, 5);
   EXPECT_TRUE(fs::is_symlink(scratch / "step-00000005"));
-  EXPECT_TRUE(store.steps().empty());
+  EXPECT_THAT(store.steps(), ElementsAre(20));
 }
 
 TEST(Store, StepsOfAnAbandonedFutureDoNotPushOutNewOnes) {

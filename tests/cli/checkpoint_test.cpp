@@ -42,7 +42,8 @@ TEST_F(CheckpointCommands, ImportedAndExportedWeightsAreTheSameBits) {
   run("convert import " + at("hf") + " --out " + at("run"));
   run("convert export " + at("run") + " --out " + at("out") + " --dtype float32 --names released --shard-gb 0.0002");
   run("convert import " + at("out") + " --out " + at("again"));
-  const std::string shard = "/step-00000000/rank-00000.safetensors";
+  const std::string shard = "/checkpoints/step-00000000/rank-00000.safetensors";
+  EXPECT_NE(read_text(at("run") + shard), "");
   EXPECT_EQ(read_text(at("run") + shard), read_text(at("again") + shard));
   EXPECT_EQ(read_text(at("out") + "/tokenizer.json"), "{}");
   const auto index = nlohmann::json::parse(read_text(at("out") + "/model.safetensors.index.json"));
@@ -71,7 +72,7 @@ TEST_F(CheckpointCommands, InspectShowsEveryKind) {
 
 TEST_F(CheckpointCommands, DamageIsFoundWithCode4AndNamed) {
   run("convert import " + at("hf") + " --out " + at("run"));
-  const std::string shard = at("run") + "/step-00000000/rank-00000.safetensors";
+  const std::string shard = at("run") + "/checkpoints/step-00000000/rank-00000.safetensors";
   flip(shard, 1);
   for (const std::string command : {"inspect checkpoint --verify ", "convert export --out never "}) {
     const ProgramResult result = run_program(command + at("run"));

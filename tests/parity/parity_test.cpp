@@ -32,9 +32,9 @@ Config tiny(const std::vector<std::string>& overrides) {
 
 // What all ranks of a run found, put together.
 struct Outcome {
-  std::vector<double> losses, norms;     // by step
-  Tensors gradients, loads;              // of step 1
-  Tensors before, parameters;            // at the start, at the end
+  std::vector<double> losses, norms;  // by step
+  Tensors gradients, loads;           // of step 1
+  Tensors before, parameters;         // at the start, at the end
 };
 
 class Collector : public TrainerCallback {
@@ -141,7 +141,8 @@ double rms(const at::Tensor& tensor) {
 void expect_parameters(const Tensors& found) {
   ASSERT_EQ(found.size(), one_rank_outcome().parameters.size());
   for (const auto& [name, exact] : exact_outcome().parameters) {
-    const double rounding = rms(one_rank_outcome().parameters.at(name) - exact), update = rms(exact - exact_outcome().before.at(name));
+    const double rounding = rms(one_rank_outcome().parameters.at(name) - exact),
+                 update = rms(exact - exact_outcome().before.at(name));
     EXPECT_LE(rms(found.at(name) - exact), std::max(10 * rounding, 0.002 * update)) << name << ": rounding " << rounding;
   }
 }
@@ -261,7 +262,8 @@ TEST(NonFinite, OnOneRankIsEveryRanksDecision) {
       skipped.push_back(trainer.progress().skipped_steps);
       EXPECT_EQ(trainer.progress().step, 4);
       for (const engine::ParameterSpec& spec : trainer.model().parameters->specs()) {
-        EXPECT_TRUE(trainer.model().parameters->master(trainer.model().parameters->find(spec.name)).isfinite().all().item<bool>());
+        EXPECT_TRUE(
+            trainer.model().parameters->master(trainer.model().parameters->find(spec.name)).isfinite().all().item<bool>());
       }
     });
     EXPECT_EQ(skipped, (std::vector<int64_t>{1, 1}));

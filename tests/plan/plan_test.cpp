@@ -36,10 +36,9 @@ TEST(Plan, TotalsOfTheReleasedModelAreThePublishedOnes) {
   for (const int ranks : {16, 128, 2048}) {
     const Plan plan = plan_of("configs/released.yaml", ranks);
     EXPECT_EQ(plan.total(), 763205315794);
-    EXPECT_THAT(plan.total_by_part(),
-                testing::ElementsAre(std::pair("aligner", 73410560), std::pair("backbone", 551566180464), std::pair("delimiters", 15360),
-                                     std::pair("draft", 14225362530), std::pair("engram", 196928504320),
-                                     std::pair("vision", 411842560)));
+    EXPECT_THAT(plan.total_by_part(), testing::ElementsAre(std::pair("aligner", 73410560), std::pair("backbone", 551566180464),
+                                                           std::pair("delimiters", 15360), std::pair("draft", 14225362530),
+                                                           std::pair("engram", 196928504320), std::pair("vision", 411842560)));
     ASSERT_EQ(plan.ranks.size(), static_cast<size_t>(ranks));
     // Every element is somewhere, those that tp does not cut on all of its ranks; and no rank holds much more than another.
     int64_t held = 0, most = 0;
@@ -58,8 +57,8 @@ TEST(Plan, IsPrintedAsTableAndAsJson) {
   EXPECT_EQ(json.at("parameters").at("total"), plan.total());
   EXPECT_EQ(json.at("ranks"), 4);
   EXPECT_EQ(json.at("memory").at("ranks").size(), 4u);
-  EXPECT_THAT(to_table(plan), testing::AllOf(testing::HasSubstr("model.layers.*.attn.wq_b.weight"), testing::HasSubstr("dim 0 over tp"),
-                                             testing::HasSubstr("all-to-all")));
+  EXPECT_THAT(to_table(plan), testing::AllOf(testing::HasSubstr("model.layers.*.attn.wq_b.weight"),
+                                             testing::HasSubstr("dim 0 over tp"), testing::HasSubstr("all-to-all")));
   std::set<std::string> kinds;
   for (const auto& collective : json.at("collectives")) kinds.insert(collective.at("kind"));
   EXPECT_THAT(kinds, testing::IsSupersetOf({"all-gather", "reduce-scatter", "all-reduce", "all-to-all"}));

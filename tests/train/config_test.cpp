@@ -221,7 +221,9 @@ TEST_F(ConfigTest, RulesBetweenKeysAreChecked) {
   EXPECT_THAT(errors({"--recompute.every=2"}), HasSubstr("recompute.every: 2 needs recompute.mode full or selective"));
   EXPECT_THAT(errors({"--recompute.keep=a"}), HasSubstr("recompute.keep: needs recompute.mode selective"));
   EXPECT_THAT(errors({"--optimizer.schedule.min_lr=1"}), HasSubstr("optimizer.schedule: the lowest learning rate 1"));
-  EXPECT_THAT(errors({"--train.steps=5", "--optimizer.schedule.warmup_steps=6"}), HasSubstr("must not exceed the 5 steps"));
+  EXPECT_THAT(errors({"--train.steps=5", "--optimizer.schedule.decay_until=6"}),
+              HasSubstr("optimizer.schedule.decay_until: 6 is more than the 5 steps of the schedule"));
+  load({"--train.steps=5", "--optimizer.schedule.warmup_steps=6"});  // a short try of a long recipe
   EXPECT_THAT(errors({"--optimizer.groups=[{lr_scale: 2}]"}), HasSubstr("optimizer.groups[0]: match is required"));
   EXPECT_THAT(errors({"--data.train=[{weight: 2}]"}), HasSubstr("data.train[0]: path is required"));
   EXPECT_THAT(errors({"--data.train=[{path: a, wieght: 2}]"}),

@@ -1,6 +1,8 @@
 // The whole `train` command on configs/tiny.yaml: what it leaves in its folder beside metrics and checkpoints.
 #include <gmock/gmock.h>
 
+#include <unistd.h>
+
 #include <fstream>
 #include <set>
 
@@ -11,6 +13,7 @@
 #include "support/scratch.h"
 #include "train/engram_metrics.h"
 #include "train/evaluate.h"
+#include "train/output_folder.h"
 #include "train/report.h"
 #include "train/trainer.h"
 
@@ -162,6 +165,51 @@ TEST(Answers, AreComputedInTheChunksOfTheKernelsSection) {
   const auto [text_of_small, bytes_of_small] = answer({"--kernels.attention_chunk=1", "--kernels.index_chunk=1"});
   EXPECT_EQ(text_of_large, text_of_small);
   EXPECT_LT(2 * bytes_of_small, bytes_of_large);
+}
+
+TEST(Train, BegunAnewLosesNothingBeforeItHasACheckpoint) {
+  const Scratch folder;
+  ASSERT_EQ(train(tiny(folder)), 0);
+  file::write(folder / "broken.jsonl", "{\n");
+  EXPECT_THROW(train(tiny(folder, {"--train.restart", "--data.train=" + (folder / "broken.jsonl").string()})), DataError);
+  EXPECT_EQ(checkpoint::CheckpointStore(folder / "run/before-restart/checkpoints").latest(), 4);
+  EXPECT_TRUE(std::filesystem::exists(folder / "run/before-restart/metrics.jsonl"));
+  // A second attempt that fails as well keeps the real run, too.
+  EXPECT_THROW(train(tiny(folder, {"--train.restart", "--data.train=" + (folder / "broken.jsonl").string()})), DataError);
+  EXPECT_EQ(checkpoint::CheckpointStore(folder / "run/before-restart/checkpoints").latest(), 4);
+  ASSERT_EQ(train(tiny(folder, {"--train.restart", "--train.steps=1"})), 0);
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/before-restart"));
+}
+
+TEST(Train, OneTrainingAtATimeWritesIntoAFolder) {
+  const Scratch folder;
+  const OutputLock lock(folder / "run");
+  try {
+    train(tiny(folder));
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr(fmt::format("process {} trains into", getpid())));
+  }
+  file::write(folder / "file", "");
+  EXPECT_THROW(OutputLock(folder / "file"), UsageError);
+  file::create_folders(folder / "hf");
+  file::write(folder / "hf/model.safetensors", "");
+  EXPECT_THROW(OutputLock(folder / "hf"), UsageError);
+}
+
+TEST(Train, StartsFromImportedWeightsInItsFolder) {
+  const Scratch folder;
+  ASSERT_EQ(train(tiny(folder, {"--checkpoint.export_hf"})), 0);
+  checkpoint::CheckpointStore store(folder / "imported/checkpoints");
+  checkpoint::import_hf(checkpoint::HfFolder(folder / "run/hf/step-00000004"), store);
+  std::filesystem::rename(folder / "run", folder / "first");
+  std::filesystem::rename(folder / "imported", folder / "run");
+  ASSERT_EQ(train(tiny(folder, {"--train.steps=5"})), 0);
+  const auto metrics = metrics_of(folder);
+  ASSERT_EQ(metrics.size(), 5u);
+  std::filesystem::rename(folder / "run", folder / "second");
+  ASSERT_EQ(train(tiny(folder, {"--model.weights=" + (folder / "first/hf/step-00000004").string(), "--train.steps=5"})), 0);
+  EXPECT_EQ(metrics[0].at("loss"), metrics_of(folder)[0].at("loss"));
 }
 
 TEST(Train, BegunAnewKeepsNothingOfTheEarlierRun) {
