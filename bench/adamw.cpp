@@ -1,6 +1,6 @@
 // AdamW over a model's worth of tensors: ours against libtorch's fused one. Items are elements; an update moves 28 bytes for
 // each.
-#include <ATen/ATen.h>
+#include "base/aten.h"
 #include <benchmark/benchmark.h>
 
 #include "optim/adamw.h"

@@ -1,6 +1,6 @@
 // The mHC coefficients, forward and backward: the fused kernel against library operations and autograd. FP32; the number of
 // threads is OMP_NUM_THREADS. Run: build/release/bench_mhc
-#include <ATen/ATen.h>
+#include "base/aten.h"
 #include <benchmark/benchmark.h>
 
 #include "kernels/mhc/op.h"

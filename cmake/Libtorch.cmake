@@ -32,7 +32,7 @@ add_library(hp::torch INTERFACE IMPORTED GLOBAL)
 # libtorch ships fmt 12 headers, which break the system's spdlog: its folders come after the system's.
 target_compile_options(hp::torch INTERFACE "SHELL:-idirafter ${HP_TORCH_ROOT}/include"
                        "SHELL:-idirafter ${HP_TORCH_ROOT}/include/torch/csrc/api/include" -fopenmp)
-target_compile_definitions(hp::torch INTERFACE USE_C10D=0 AT_PARALLEL_OPENMP=1)
+target_compile_definitions(hp::torch INTERFACE USE_C10D=0 AT_PARALLEL_OPENMP=1 AT_PER_OPERATOR_HEADERS)
 # torch_cpu registers its operators when it is loaded, so it must stay linked even where no symbol of it is named.
 target_link_libraries(hp::torch INTERFACE -Wl,--no-as-needed hp::torch_cpu -Wl,--as-needed hp::c10)
 file(GLOB torch_gomp ${HP_TORCH_ROOT}/lib/libgomp*.so*)

@@ -7,7 +7,7 @@ function(hp_pch name)
   target_precompile_headers(${name} PRIVATE ${arg_HEADERS})
 endfunction()
 set(hp_std_headers <algorithm> <functional> <map> <memory> <optional> <span> <string> <unordered_map> <vector>)
-set(hp_torch_headers <ATen/ATen.h> <ATen/Parallel.h> <ATen/core/grad_mode.h>)
+set(hp_torch_headers ${PROJECT_SOURCE_DIR}/src/base/aten.h <ATen/Parallel.h>)
 hp_pch(hp_torch_pch LINK hp::torch HEADERS ${hp_torch_headers} ${hp_std_headers})
 
 # Tests and commands are built with little optimisation: what takes time at run time is in the libraries. -O1 sees too little for
@@ -36,9 +36,10 @@ function(hp_module folder)
   endif()
 endfunction()
 
-# hp_tests(FOLDER [TORCH] [LINK targets...]): one test program of all tests/FOLDER/*_test.cpp, each test known to ctest by name.
+# hp_tests(FOLDER [TORCH] [WHOLE] [LINK targets...]): one test program of all tests/FOLDER/*_test.cpp, each test known to ctest by
+# name. With WHOLE ctest runs the program as one test: its tests share what is dear to compute.
 function(hp_tests folder)
-  cmake_parse_arguments(arg "TORCH" "" "LINK" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;WHOLE" "" "LINK" ${ARGN})
   string(REPLACE "/" "_" name ${folder}_test)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*.cpp)
   if(NOT sources)
@@ -53,6 +54,11 @@ function(hp_tests folder)
     target_precompile_headers(${name} REUSE_FROM hp_torch_test_pch)
   else()
     target_precompile_headers(${name} REUSE_FROM hp_test_pch)
+  endif()
+  if(arg_WHOLE)
+    add_test(NAME ${folder} COMMAND ${name})
+    set_tests_properties(${folder} PROPERTIES TIMEOUT 900 LABELS ${folder} ENVIRONMENT OMP_NUM_THREADS=1)
+    return()
   endif()
   # ctest runs several at once: more threads than cores would wait for each other in OpenMP's spinning barriers.
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST TEST_PREFIX ${folder}.

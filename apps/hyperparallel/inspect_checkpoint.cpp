@@ -1,5 +1,5 @@
 // `hyperparallel inspect checkpoint PATH`: what a checkpoint of ours, a Hugging Face folder or a safetensors file holds.
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <filesystem>
 #include <nlohmann/json.hpp>

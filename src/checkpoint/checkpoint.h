@@ -1,7 +1,7 @@
 // One saved checkpoint, read: tensors by name, whole or in part, on any layout; documents; integrity.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <filesystem>
 #include <map>

@@ -4,7 +4,7 @@
 // where a tied model stores only the embedding.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <filesystem>
 #include <functional>

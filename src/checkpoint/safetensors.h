@@ -6,7 +6,7 @@
 // or do not end at the file's end.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <cstdint>
 #include <filesystem>

@@ -9,7 +9,7 @@
 // removed by the next save. A folder without our manifest or marker is never removed, unless it is empty.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <atomic>
 #include <cstdint>

@@ -6,7 +6,7 @@
 // fit are a mismatch, which is found before any data moves.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <cstdint>
 #include <string>

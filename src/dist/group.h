@@ -17,7 +17,7 @@
 // rank, the group, the operation, its label, number and shape, and who is missing or what the others called.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <chrono>
 #include <functional>

@@ -5,7 +5,7 @@
 // NOTE [Counters]: what a segment counts is counted on its first forward only, never when it is recomputed.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <functional>
 #include <map>

@@ -6,7 +6,7 @@
 // engine/memory.h).
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <map>
 #include <string>

@@ -3,7 +3,7 @@
 // of the ranks' slots over these rows. On one rank part, owned rows and the whole parameter are the same.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <map>
 #include <string>

@@ -6,7 +6,7 @@
 // started.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <functional>
 #include <string>

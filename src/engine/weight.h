@@ -5,7 +5,7 @@
 // embedding of ids) would never reach its weight; so every handle brings the segment's anchor, a scalar leaf that does.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include "dist/group.h"
 #include "engine/parameter.h"

@@ -1,7 +1,7 @@
 // The type that sums, norms, softmax and coefficients compute in: FP64 for FP64 tensors, FP32 for everything else.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 namespace hyperparallel::kernels {
 

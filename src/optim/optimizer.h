@@ -2,7 +2,7 @@
 // saved and loaded as named tensors. AdamW (adamw.h) is one; groups.h decides which parameter goes to which.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <span>
 #include <string>

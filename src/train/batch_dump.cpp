@@ -1,6 +1,6 @@
 #include "train/batch_dump.h"
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <nlohmann/json.hpp>
 

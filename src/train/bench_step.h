@@ -1,7 +1,7 @@
 // Speed and memory of forward and backward of one random packed row, for `hyperparallel bench step`.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>

@@ -1,6 +1,6 @@
 #include "train/engram_metrics.h"
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 namespace hyperparallel::train {
 

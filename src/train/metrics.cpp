@@ -1,6 +1,6 @@
 #include "train/metrics.h"
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 #include <fmt/format.h>
 
 #include <cmath>

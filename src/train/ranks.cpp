@@ -1,6 +1,6 @@
 #include "train/ranks.h"
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <cstring>
 

@@ -2,7 +2,7 @@
 // mpi_check. Inputs follow from the rank alone, so every rank knows what the others send.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include "dist/group.h"
 

@@ -1,7 +1,7 @@
 // Fixtures of tests/golden/optim and their tolerances.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -229,8 +229,8 @@ TEST_P(Resharding, GoesOnAsIfItHadNotStopped) {
 std::vector<Reshard> reshards() {
   const Case one{"One", 1, {}}, dp2{"Dp2", 2, {}}, dp4{"Dp4", 4, {}},
       tp2cp2{"Tp2Cp2Ep4", 4, {"--parallel.tp=2", "--parallel.cp=2", "--parallel.ep=4", "--parallel.sequence_parallel=true"}},
-      hsdp{"HsdpEp2", 4, {"--parallel.fsdp_replicate=2", "--parallel.fsdp_shard=2", "--parallel.ep=2"}};
-  return {{one, dp4}, {dp4, one}, {dp2, tp2cp2}, {tp2cp2, hsdp}, {hsdp, dp2}, {tp2cp2, one}, {dp4, dp2}};
+      cp3{"Cp3", 3, {"--parallel.cp=3"}}, hsdp{"HsdpEp2", 4, {"--parallel.fsdp_replicate=2", "--parallel.fsdp_shard=2", "--parallel.ep=2"}};
+  return {{one, dp4}, {dp4, one}, {dp2, tp2cp2}, {tp2cp2, hsdp}, {hsdp, dp2}, {tp2cp2, one}, {dp4, dp2}, {dp4, cp3}};
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, Resharding, testing::ValuesIn(reshards()),
@@ -246,6 +246,47 @@ TEST(Resume, OnTheSameLayoutGivesTheSameBits) {
   EXPECT_EQ(second.losses, std::vector<double>(whole.losses.begin() + 2, whole.losses.end()));
   EXPECT_EQ(second.norms, std::vector<double>(whole.norms.begin() + 2, whole.norms.end()));
   for (const auto& [name, parameter] : whole.parameters) EXPECT_TRUE(parameter.equal(second.parameters.at(name))) << name;
+}
+
+// All tokens go to three of the eight experts, so that some ranks have none.
+class Crowd : public TrainerCallback {
+ public:
+  void on_train_begin(Trainer& trainer) override {
+    engine::ParameterStore& store = *trainer.model().parameters;
+    for (const engine::ParameterSpec& spec : store.specs()) {
+      if (spec.name.find(".gate.bias") != std::string::npos) store.master(store.find(spec.name)).narrow(0, 0, 3).fill_(100);
+    }
+    store.masters_changed();
+  }
+};
+
+// Known from other trainers: a rank without tokens crashes, or the others wait for it in backward.
+TEST(Experts, RanksWithoutTokensTakePart) {
+  const auto run_crowded = [](int ranks, const std::vector<std::string>& overrides) {
+    Outcome outcome;
+    std::mutex mutex;
+    const Config config = tiny(overrides);
+    dist::run_ranks(ranks, {}, [&](dist::World& world) {
+      Trainer trainer(config, &world);
+      trainer.add(std::make_unique<Crowd>());
+      trainer.add(std::make_unique<Collector>(outcome, mutex));
+      trainer.add(std::make_unique<StopAfter>(2));
+      trainer.run();
+    });
+    return outcome;
+  };
+  const Outcome expected = run_crowded(1, {});
+  for (const auto& [ranks, ep] : {std::pair(2, 2), std::pair(4, 4), std::pair(8, 8)}) {
+    for (const char* recompute : {"none", "full"}) {
+      const Outcome found = run_crowded(ranks, {fmt::format("--parallel.ep={}", ep), fmt::format("--recompute.mode={}", recompute)});
+      ASSERT_EQ(found.losses.size(), 2u);
+      for (size_t i = 0; i < 2; ++i) EXPECT_LT(relative(found.losses[i], expected.losses[i]), 1e-5) << ep << " " << recompute;
+      EXPECT_LT(relative(found.norms[0], expected.norms[0]), 1e-5);
+      const at::Tensor& idle = found.gradients.at("model.layers.2.ffn.experts.w1.weight");
+      EXPECT_EQ(largest(idle.narrow(0, 3, 5)), 0);  // zeros, not missing
+      EXPECT_GT(largest(idle.narrow(0, 0, 3)), 0);
+    }
+  }
 }
 
 // Known from other trainers: one rank decided alone that a step is skipped.

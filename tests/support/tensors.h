@@ -2,7 +2,7 @@
 // differences.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 

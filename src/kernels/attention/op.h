@@ -10,7 +10,7 @@
 // keys lie far apart, so that it never forms more than chunk * (chunk + window) logits a head. Backward forms each chunk again.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 namespace hyperparallel::kernels {
 

@@ -4,7 +4,7 @@
 //   pool(u, g)[group, c] = sum_t softmax_t(g[group, t, c]) * u[group, t, c]      t over the group's tokens, FP32
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 namespace hyperparallel::kernels {
 

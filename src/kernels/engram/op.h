@@ -5,7 +5,7 @@
 //   out[k] = X[k] + gate[k] * value
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <utility>
 

@@ -12,7 +12,7 @@
 //                   a block without a visible group never is. Ascending, then -1.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <functional>
 

@@ -15,7 +15,7 @@
 // Coefficients are FP32 (FP64); collapse and expand compute in it and cast to the streams' type.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 namespace hyperparallel::kernels {
 

@@ -2,7 +2,7 @@
 // experts.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 namespace hyperparallel::kernels {
 

@@ -6,7 +6,7 @@
 // streams.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 namespace hyperparallel::kernels {
 

@@ -9,7 +9,7 @@
 // For the power-of-two scales the division is a product with the FP32 reciprocal and the exponent is read from the bits.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 namespace hyperparallel::kernels {
 

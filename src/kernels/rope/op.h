@@ -7,7 +7,7 @@
 // Tables and products are FP32 (FP64 for FP64 tensors); the frequencies are FP32 numbers in either.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <vector>
 

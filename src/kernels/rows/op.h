@@ -5,7 +5,7 @@
 // Additions into one row happen in the order of i whatever the number of threads, so the bits do not depend on it.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 namespace hyperparallel::kernels {
 

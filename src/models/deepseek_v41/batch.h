@@ -2,7 +2,7 @@
 // lie flattened, document after document.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "base/aten.h"
 
 #include <vector>
 
