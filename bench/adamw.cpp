@@ -1,7 +1,9 @@
 // AdamW over a model's worth of tensors: ours against libtorch's fused one. Items are elements; an update moves 28 bytes for
 // each.
-#include "base/aten.h"
+#include <ATen/ops/_fused_adamw.h>
+
 #include <benchmark/benchmark.h>
+#include "base/aten.h"
 
 #include "optim/adamw.h"
 #include "optim/clip.h"

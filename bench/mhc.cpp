@@ -1,7 +1,7 @@
 // The mHC coefficients, forward and backward: the fused kernel against library operations and autograd. FP32; the number of
 // threads is OMP_NUM_THREADS. Run: build/release/bench_mhc
-#include "base/aten.h"
 #include <benchmark/benchmark.h>
+#include "base/aten.h"
 
 #include "kernels/mhc/op.h"
 

@@ -1,5 +1,5 @@
-// Tensors, and the functions of libtorch that this project calls. <ATen/ATen.h> declares all three thousand, which costs every file
-// a second of compilation; a function that is missing here is added by its header.
+// Tensors, and the functions of libtorch that this project calls. <ATen/ATen.h> declares all three thousand, which costs every
+// file a second of compilation; a function that is missing here is added by its header.
 #pragma once
 
 #include <ATen/Dispatch.h>

@@ -1,7 +1,7 @@
 #include "train/metrics.h"
 
-#include "base/aten.h"
 #include <fmt/format.h>
+#include "base/aten.h"
 
 #include <cmath>
 #include <fstream>

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kAside = "before-restart";
 // What a run writes into its folder.
-constexpr const char* kOfARun[] = {"checkpoints", "metrics.jsonl", "tb",       "traces",   "report.html",
+constexpr const char* kOfARun[] = {"checkpoints", "metrics.jsonl", "tb",       "traces",     "report.html",
                                    "eval.json",   "samples.json",  "run.json", "config.yaml"};
 
 }  // namespace

@@ -18,8 +18,8 @@ class OutputLock {
   int descriptor_ = -1;
 };
 
-// Moves what an earlier run wrote to OUT/before-restart, in place of what lies there, unless the earlier run has no checkpoint and
-// that folder does.
+// Moves what an earlier run wrote to OUT/before-restart, in place of what lies there, unless the earlier run has no checkpoint
+// and that folder does.
 void set_aside(const std::filesystem::path& output);
 // Removes OUT/before-restart: the new run has a checkpoint of its own.
 void forget_set_aside(const std::filesystem::path& output);

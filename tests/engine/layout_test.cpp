@@ -26,8 +26,8 @@ std::vector<ParameterSpec> specs() {
     s.cut_dim = dim;
     return s;
   };
-  std::vector<ParameterSpec> all = {spec("whole", {7, 5}, "", 0),    spec("column", {11, 3}, "tp", 0),
-                                    spec("row", {4, 10}, "tp", 1),   spec("experts", {5, 9, 2}, "ep", 0),
+  std::vector<ParameterSpec> all = {spec("whole", {7, 5}, "", 0),     spec("column", {11, 3}, "tp", 0),
+                                    spec("row", {4, 10}, "tp", 1),    spec("experts", {5, 9, 2}, "ep", 0),
                                     spec("few", {2, 13, 3}, "ep", 0), spec("gain", {3}, "", 0)};
   all.push_back({"state", {6}, ParameterUse::kState, true, Initialiser::fill(2)});
   return all;

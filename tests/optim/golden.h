@@ -1,8 +1,8 @@
 // Fixtures of tests/golden/optim and their tolerances.
 #pragma once
 
-#include "base/aten.h"
 #include <gtest/gtest.h>
+#include "base/aten.h"
 
 #include <fstream>
 #include <map>

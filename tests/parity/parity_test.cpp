@@ -229,7 +229,8 @@ TEST_P(Resharding, GoesOnAsIfItHadNotStopped) {
 std::vector<Reshard> reshards() {
   const Case one{"One", 1, {}}, dp2{"Dp2", 2, {}}, dp4{"Dp4", 4, {}},
       tp2cp2{"Tp2Cp2Ep4", 4, {"--parallel.tp=2", "--parallel.cp=2", "--parallel.ep=4", "--parallel.sequence_parallel=true"}},
-      cp3{"Cp3", 3, {"--parallel.cp=3"}}, hsdp{"HsdpEp2", 4, {"--parallel.fsdp_replicate=2", "--parallel.fsdp_shard=2", "--parallel.ep=2"}};
+      cp3{"Cp3", 3, {"--parallel.cp=3"}},
+      hsdp{"HsdpEp2", 4, {"--parallel.fsdp_replicate=2", "--parallel.fsdp_shard=2", "--parallel.ep=2"}};
   return {{one, dp4}, {dp4, one}, {dp2, tp2cp2}, {tp2cp2, hsdp}, {hsdp, dp2}, {tp2cp2, one}, {dp4, dp2}, {dp4, cp3}};
 }
 
@@ -278,7 +279,8 @@ TEST(Experts, RanksWithoutTokensTakePart) {
   const Outcome expected = run_crowded(1, {});
   for (const auto& [ranks, ep] : {std::pair(2, 2), std::pair(4, 4), std::pair(8, 8)}) {
     for (const char* recompute : {"none", "full"}) {
-      const Outcome found = run_crowded(ranks, {fmt::format("--parallel.ep={}", ep), fmt::format("--recompute.mode={}", recompute)});
+      const Outcome found =
+          run_crowded(ranks, {fmt::format("--parallel.ep={}", ep), fmt::format("--recompute.mode={}", recompute)});
       ASSERT_EQ(found.losses.size(), 2u);
       for (size_t i = 0; i < 2; ++i) EXPECT_LT(relative(found.losses[i], expected.losses[i]), 1e-5) << ep << " " << recompute;
       EXPECT_LT(relative(found.norms[0], expected.norms[0]), 1e-5);

@@ -2,9 +2,9 @@
 // differences.
 #pragma once
 
-#include "base/aten.h"
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include "base/aten.h"
 
 #include <functional>
 #include <string>
