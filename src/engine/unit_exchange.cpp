@@ -11,10 +11,6 @@ dist::Pending nothing() {
   return dist::Pending([] { return at::Tensor(); });
 }
 
-at::Tensor joined(const std::vector<at::Tensor>& parts, at::ScalarType type) {
-  return parts.empty() ? at::empty({0}, at::TensorOptions().dtype(type)) : at::cat(parts);
-}
-
 }  // namespace
 
 UnitExchange::UnitExchange(const Program& program, ParameterStore& parameters, const dist::Groups& groups)
@@ -126,9 +122,7 @@ void UnitExchange::launch_reduce(int unit) {
         first[i] += rows;
       }
     }
-    message.pending =
-        group(message.axis)
-            .reduce_scatter(joined(parts, parameters_.master_type()), message.elements, program_.units[unit].name + ".reduce");
+    message.pending = group(message.axis).reduce_scatter(at::cat(parts), message.elements, program_.units[unit].name + ".reduce");
   }
   HP_CHECK(reductions_.emplace(unit, std::move(messages)).second, "unit {} is reduced twice", program_.units[unit].name);
 }

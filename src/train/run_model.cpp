@@ -172,12 +172,6 @@ at::Tensor load_owned(const checkpoint::HfFolder& source, const std::string& nam
   for (size_t d = 0; d < owned.size.size(); ++d) whole = whole.narrow(static_cast<int64_t>(d), owned.offset[d], owned.size[d]);
   return whole;
 }
-std::vector<int64_t> shape_of(const checkpoint::Checkpoint& source, const std::string& name) {
-  return source.tensors().at(name).shape;
-}
-std::vector<int64_t> shape_of(const checkpoint::HfFolder& source, const std::string& name) {
-  return source.tensors().at(name).shape;
-}
 
 // `where` names the source in messages.
 template <class Source>
@@ -185,7 +179,7 @@ void load_from(engine::ParameterStore& parameters, const Source& source, const s
   for (const engine::ParameterSpec& spec : parameters.specs()) {
     if (!source.has(spec.name))
       throw CheckpointError("{}: {} is missing; the model of the configuration has it", where, spec.name);
-    if (const auto saved = shape_of(source, spec.name); saved != spec.shape) {
+    if (const auto& saved = source.tensors().at(spec.name).shape; saved != spec.shape) {
       throw CheckpointError("{}: {} has shape [{}], the configuration asks for [{}]", where, spec.name, fmt::join(saved, ", "),
                             fmt::join(spec.shape, ", "));
     }

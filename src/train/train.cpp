@@ -253,7 +253,7 @@ int train(const Config& config, dist::World* world) {
     refuse_existing_export(config);
     if (first) set_aside(output);  // until the new run has a checkpoint
   }
-  if (world != nullptr) ranks.group("world").barrier("output folder");
+  ranks.group("world").barrier("output folder");
   const auto saving = ranks.checkpoint_group();
   checkpoint::CheckpointStore store(output / "checkpoints", {.keep_latest_k = config.checkpoint.keep_latest_k,
                                                              .rank = ranks.layout.rank,

@@ -82,7 +82,7 @@ std::string part_of(const std::string& parameter) {
 std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const engine::Layout& layout, int64_t tokens,
                                             int64_t patches) {
   const TextConfig& text = config.text;
-  const int64_t own = layout.part(tokens, "cp"), shard = engine::even_parts(own, layout.size("tp"))[layout.coordinate("tp")];
+  const int64_t own = layout.part(tokens, "cp"), shard = layout.part(own, "tp");
   std::map<std::string, int64_t> sizes{{"tokens", own},
                                        {"shard", shard},
                                        {"choices", shard * text.num_experts_per_tok},

@@ -79,9 +79,16 @@ ValueId add_continued(ModelBuilder& builder, ValueId fresh, KeptRows::Kind kind,
 
 namespace {
 
+ModelInputs::Halo add_halo(ModelBuilder& builder, const std::string& name, const std::string& axis) {
+  const int64_t ranks = builder.layout().size(axis);
+  const auto discrete = [&](const char* which, engine::Shape shape) {
+    return builder.program.input(name + which, ValueKind::kDiscrete, std::move(shape));
+  };
+  return {discrete(".send_index", {name + ".sent"}), discrete(".send_rows", {ranks}), discrete(".receive_rows", {ranks})};
+}
+
 void add_groups(ModelBuilder& builder, int64_t ratio) {
   const std::string name = "groups." + std::to_string(ratio);
-  const int64_t ranks = builder.layout().size("cp");
   const auto discrete = [&](const std::string& which, engine::Shape shape) {
     return builder.program.input(name + which, ValueKind::kDiscrete, std::move(shape));
   };
@@ -90,11 +97,9 @@ void add_groups(ModelBuilder& builder, int64_t ratio) {
   groups.count = discrete(".count", {"tokens"});       // groups visible to the token
   groups.tokens = discrete(".tokens", {name, ratio});  // compressor inputs of each own group, as rows of [own; received]
   groups.positions = discrete(".positions", {name});   // position of a group: that of its first token
-  groups.rows = discrete(".rows", {ranks});            // groups that each cp rank makes: those whose last token it has
-  if (!builder.options.cached && ratio > 1) {
-    groups.halo = {discrete(".send_index", {name + ".sent"}), discrete(".send_rows", {ranks}),
-                   discrete(".receive_rows", {ranks})};
-  }
+  // Groups that each cp rank makes: those whose last token it has.
+  groups.rows = discrete(".rows", {builder.layout().size("cp")});
+  if (!builder.options.cached && ratio > 1) groups.halo = add_halo(builder, name, "cp");
   if (builder.layout().balanced) groups.order = discrete(".order", {name + ".gathered"});  // gathered row of each group
   builder.inputs.groups[ratio] = groups;
 }
@@ -105,11 +110,6 @@ void add_inputs(ModelBuilder& builder, bool text, bool vision) {
   ModelInputs& in = builder.inputs;
   const auto discrete = [&](const std::string& name, engine::Shape shape) {
     return builder.program.input(name, ValueKind::kDiscrete, std::move(shape));
-  };
-  const auto halo = [&](const std::string& name, const std::string& axis) {
-    const int64_t ranks = builder.layout().size(axis);
-    return ModelInputs::Halo{discrete(name + ".send_index", {name + ".sent"}), discrete(name + ".send_rows", {ranks}),
-                             discrete(name + ".receive_rows", {ranks})};
   };
   if (text) {
     in.ids = discrete("ids", {"tokens"});
@@ -122,7 +122,7 @@ void add_inputs(ModelBuilder& builder, bool text, bool vision) {
     in.padding = discrete("padding", {"shard"});
     in.tp_rows = discrete("tp_rows", {builder.layout().size("tp")});
     if (!builder.options.cached) {
-      in.window = halo("window", "cp");                           // keys that the windows of other ranks reach
+      in.window = add_halo(builder, "window", "cp");              // keys that the windows of other ranks reach
       in.window_rows = discrete("window.rows", {"window.keys"});  // window keys in order, as rows of [own; received]
     }
     for (int64_t ratio : ratios_of(builder.text())) add_groups(builder, ratio);
@@ -145,7 +145,7 @@ void add_inputs(ModelBuilder& builder, bool text, bool vision) {
         "unshuffle", {"aligned", config.downsample_ratio * config.downsample_ratio});  // patches of an aligner row, -1: outside
     in.span_source = discrete("span_source", {"span_tokens"});  // 0 START, 1 NEW_LINE, 2 END, 3 + r: aligner row r
     if (text) {
-      in.spans = halo("spans", "sample");                  // span tokens go to the ranks of their positions
+      in.spans = add_halo(builder, "spans", "sample");     // span tokens go to the ranks of their positions
       in.span_index = discrete("span_index", {"tokens"});  // received span token that this rank adds at the position, or -1
     } else {
       in.cotangent = discrete("cotangent", {"span_tokens", builder.text().hidden_size});
