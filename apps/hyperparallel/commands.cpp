@@ -2,6 +2,7 @@
 
 #include "bench.h"
 #include "convert.h"
+#include "crop.h"
 #include "docs.h"
 #include "eval.h"
 #include "generate.h"
@@ -20,6 +21,7 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
       {"train", "train a model from a configuration", train_model},
       {"plan", "show who holds what, what is sent and what memory a layout needs", plan_layout},
+      {"crop", "write a smaller configuration of the same make", crop_model},
       {"eval", "answer the questions of a split and compare with the given answers", evaluate},
       {"generate", "answer a prompt or conversations with a trained model", generate},
       {"prepare", "write a known data set as messages JSONL", prepare},

@@ -1,4 +1,4 @@
-// A model named on the command line: an HF config.json or one of our YAML configurations.
+// A model named on the command line: an HF config.json, its folder, or one of our YAML configurations.
 #pragma once
 
 #include <string>

@@ -36,7 +36,12 @@ void check_positive(const char* key, int64_t value, const char* why, const Compl
 
 void check_attention(const TextConfig& c, const Complain& complain) {
   if (c.o_groups > 0 && c.num_attention_heads % c.o_groups != 0) {
-    complain("o_groups", fmt::format("{} does not divide num_attention_heads {}", c.o_groups, c.num_attention_heads));
+    std::string accepted;
+    for (int64_t n = 1; n <= c.num_attention_heads; ++n) {
+      if (c.num_attention_heads % n == 0) accepted += (accepted.empty() ? "" : ", ") + std::to_string(n);
+    }
+    complain("o_groups",
+             fmt::format("{} does not divide num_attention_heads {}; accepted: {}", c.o_groups, c.num_attention_heads, accepted));
   }
   if (c.qk_rope_head_dim % 2 != 0)
     complain("qk_rope_head_dim", fmt::format("expected an even number, found {}", c.qk_rope_head_dim));

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "models/deepseek_v41/program.h"
 
 namespace hyperparallel::models::deepseek_v41 {
 
@@ -77,6 +78,16 @@ std::string part_of(const std::string& parameter) {
   if (parameter.starts_with("aligner.")) return "aligner";
   if (parameter.starts_with("image_")) return "delimiters";
   return parameter.find(".engram.") != std::string::npos ? "engram" : "backbone";
+}
+
+std::map<std::string, int64_t> parameters_by_part(const ModelConfig& config) {
+  std::map<std::string, int64_t> counts;
+  const auto add = [&](const std::vector<ParameterSpec>& specs) {
+    for (const ParameterSpec& spec : specs) counts[part_of(spec.name)] += volume(spec.shape);
+  };
+  add(build_program(config, {}).program.parameters);
+  add(draft_parameters(config.text));
+  return counts;
 }
 
 std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const engine::Layout& layout, int64_t tokens,

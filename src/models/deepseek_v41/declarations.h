@@ -20,6 +20,9 @@ std::vector<engine::ParameterSpec> draft_parameters(const TextConfig& text);
 // "backbone", "engram", "vision", "aligner", "delimiters" or "draft".
 std::string part_of(const std::string& parameter);
 
+// Elements of all parameters of the model by part, those of the draft layers included.
+std::map<std::string, int64_t> parameters_by_part(const ModelConfig& config);
+
 // Rows by symbol of the program's shapes on the rank of `layout`, for a micro-batch of so many tokens and pictures of so many
 // patches in all, with routing and look-ups spread evenly (every token's rows of Engram tables are counted as different ones).
 std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const engine::Layout& layout, int64_t tokens,
