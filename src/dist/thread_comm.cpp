@@ -71,10 +71,11 @@ class ThreadGroup final : public Group {
     const MeetingKey key{channel(call), call.sequence};
     const CallHeader header = header_for(call, rank());
     std::unique_lock lock(shared_->mutex);
-    if (shared_->failed_rank >= 0) throw_failure(header);
     std::shared_ptr<Meeting>& place = state_->meetings[key];
     if (!place) place = open_meeting(call);
     const std::shared_ptr<Meeting> meeting = place;
+    // Who comes to a refused meeting still hears what does not fit.
+    if (shared_->failed_rank >= 0 && !meeting->is_refused) throw_failure(header);
     join(*meeting, std::move(call), header);
     if (!meeting->is_refused && meeting->arrived == static_cast<int>(meeting->participants.size())) {
       std::vector<std::optional<Call>> calls = std::move(meeting->calls);

@@ -143,6 +143,16 @@ TEST(Mismatch, OfTheOperationIsNamedOnEveryRank) {
               AllOf(HasSubstr("rank 2, group \"tp\""), HasSubstr("all_gather \"kv\" #1"), HasSubstr("all_reduce \"loss\"")));
 }
 
+TEST(Mismatch, IsNamedToARankThatComesAfterTheOthersHaveFailed) {
+  const auto messages = peer_errors(3, 60, [](Group& group) {
+    if (group.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    group.all_reduce(at::ones({2}), group.rank() == 1 ? "loss" : "norm").wait();
+  });
+  EXPECT_THAT(messages[0], AllOf(HasSubstr("rank 0, group \"tp\" (ranks 0 1 2): all_reduce \"norm\" #1"),
+                                 HasSubstr("the calls do not fit (label)"), HasSubstr("rank 1 called all_reduce \"loss\" #1"),
+                                 Not(HasSubstr("failed: "))));
+}
+
 TEST(Mismatch, OfLabelTypeShapeRowsOrRootIsNamed) {
   const auto first = [](const std::function<void(Group&, bool)>& body) {
     return peer_errors(2, 60, [&](Group& group) { body(group, group.rank() == 1); })[0];
