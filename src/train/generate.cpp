@@ -14,7 +14,7 @@ using models::deepseek_v41::ModelBatch;
 using models::deepseek_v41::ModelConfig;
 using models::deepseek_v41::ModelProgram;
 using models::deepseek_v41::ProgramOptions;
-using models::deepseek_v41::tensor_of;
+using models::tensor_of;
 
 namespace {
 

@@ -14,7 +14,7 @@ namespace hyperparallel::train {
 
 using models::deepseek_v41::ModelBatch;
 using models::deepseek_v41::ModelConfig;
-using models::deepseek_v41::tensor_of;
+using models::tensor_of;
 
 void set_up_libtorch(const TrainSection& train, int local_ranks) {
   engine::count_allocations();

@@ -1,12 +1,12 @@
 // Which tokens a rank holds, and fetching from others.
-#include "models/deepseek_v41/shards.h"
+#include "models/adapter/shards.h"
 
 #include <gmock/gmock.h>
 
 #include <numeric>
 #include <set>
 
-namespace hyperparallel::models::deepseek_v41 {
+namespace hyperparallel::models {
 namespace {
 
 engine::Layout layout(int cp, bool balanced) {
@@ -76,4 +76,4 @@ TEST(Fetch, EverySenderAndReceiverAgree) {
 }
 
 }  // namespace
-}  // namespace hyperparallel::models::deepseek_v41
+}  // namespace hyperparallel::models

@@ -15,10 +15,6 @@ std::span<int64_t> out(at::Tensor& tensor) {
 
 }  // namespace
 
-at::Tensor tensor_of(const std::vector<int64_t>& values) {
-  return at::tensor(values, at::kLong);
-}
-
 EngramLookup hash_tokens(const EngramHasher& hasher, const at::Tensor& ids, const at::Tensor& dead,
                          const at::Tensor& cu_seqlens) {
   const at::Tensor tokens = ids.contiguous(), blocked = dead.to(at::kByte).contiguous(), borders = cu_seqlens.contiguous();

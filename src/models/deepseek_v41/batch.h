@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "models/adapter/tokens.h"
 #include "models/deepseek_v41/engram_hash.h"
 
 namespace hyperparallel::models::deepseek_v41 {
@@ -22,8 +23,6 @@ struct ModelBatch {
   at::Tensor grids;         // int64 [images, 2]: rows and columns of patches
   at::Tensor image_starts;  // int64 [images]: index of each START token
 };
-
-at::Tensor tensor_of(const std::vector<int64_t>& values);  // int64 [values]
 
 struct EngramLookup {
   at::Tensor rows;    // int64 [tokens, layers, columns]

@@ -79,14 +79,6 @@ ValueId add_continued(ModelBuilder& builder, ValueId fresh, KeptRows::Kind kind,
 
 namespace {
 
-ModelInputs::Halo add_halo(ModelBuilder& builder, const std::string& name, const std::string& axis) {
-  const int64_t ranks = builder.layout().size(axis);
-  const auto discrete = [&](const char* which, engine::Shape shape) {
-    return builder.program.input(name + which, ValueKind::kDiscrete, std::move(shape));
-  };
-  return {discrete(".send_index", {name + ".sent"}), discrete(".send_rows", {ranks}), discrete(".receive_rows", {ranks})};
-}
-
 void add_groups(ModelBuilder& builder, int64_t ratio) {
   const std::string name = "groups." + std::to_string(ratio);
   const auto discrete = [&](const std::string& which, engine::Shape shape) {
@@ -99,7 +91,7 @@ void add_groups(ModelBuilder& builder, int64_t ratio) {
   groups.positions = discrete(".positions", {name});   // position of a group: that of its first token
   // Groups that each cp rank makes: those whose last token it has.
   groups.rows = discrete(".rows", {builder.layout().size("cp")});
-  if (!builder.options.cached && ratio > 1) groups.halo = add_halo(builder, name, "cp");
+  if (!builder.options.cached && ratio > 1) groups.halo = add_halo_inputs(builder, name, "cp");
   if (builder.layout().balanced) groups.order = discrete(".order", {name + ".gathered"});  // gathered row of each group
   builder.inputs.groups[ratio] = groups;
 }
@@ -112,17 +104,14 @@ void add_inputs(ModelBuilder& builder, bool text, bool vision) {
     return builder.program.input(name, ValueKind::kDiscrete, std::move(shape));
   };
   if (text) {
-    in.ids = discrete("ids", {"tokens"});
-    if (!builder.options.cached) in.targets = discrete("targets", {"tokens"});
-    in.positions = discrete("positions", {"tokens"});            // within the document
+    static_cast<TokenInputs&>(in) = add_token_inputs(builder, /*targets=*/!builder.options.cached);
     in.document_start = discrete("document_start", {"tokens"});  // row of the document's first window key
     in.key_row = discrete("key_row", {"tokens"});                // row of the token's own window key
     in.image = discrete("image", {"shard"});
     in.closed = discrete("closed", {"shard"});  // Engram gates stay shut: image positions and padding
     in.padding = discrete("padding", {"shard"});
-    in.tp_rows = discrete("tp_rows", {builder.layout().size("tp")});
     if (!builder.options.cached) {
-      in.window = add_halo(builder, "window", "cp");              // keys that the windows of other ranks reach
+      in.window = add_halo_inputs(builder, "window", "cp");       // keys that the windows of other ranks reach
       in.window_rows = discrete("window.rows", {"window.keys"});  // window keys in order, as rows of [own; received]
     }
     for (int64_t ratio : ratios_of(builder.text())) add_groups(builder, ratio);
@@ -145,8 +134,8 @@ void add_inputs(ModelBuilder& builder, bool text, bool vision) {
         "unshuffle", {"aligned", config.downsample_ratio * config.downsample_ratio});  // patches of an aligner row, -1: outside
     in.span_source = discrete("span_source", {"span_tokens"});  // 0 START, 1 NEW_LINE, 2 END, 3 + r: aligner row r
     if (text) {
-      in.spans = add_halo(builder, "spans", "sample");     // span tokens go to the ranks of their positions
-      in.span_index = discrete("span_index", {"tokens"});  // received span token that this rank adds at the position, or -1
+      in.spans = add_halo_inputs(builder, "spans", "sample");  // span tokens go to the ranks of their positions
+      in.span_index = discrete("span_index", {"tokens"});      // received span token that this rank adds at the position, or -1
     } else {
       in.cotangent = discrete("cotangent", {"span_tokens", builder.text().hidden_size});
     }

@@ -6,43 +6,24 @@
 
 #include "base/error.h"
 #include "models/deepseek_v41/prefix.h"
-#include "models/deepseek_v41/shards.h"
 
 namespace hyperparallel::models::deepseek_v41 {
 namespace {
 
-// Documents of a batch and what each continues.
-struct Documents {
-  int64_t count, tokens;
-  at::Tensor borders;           // int64 [count + 1]
-  std::vector<int64_t> length;  // [count]: tokens before this run
+std::vector<int64_t> border_list(const at::Tensor& cu_seqlens) {
+  const at::Tensor borders = cu_seqlens.contiguous();
+  return {borders.const_data_ptr<int64_t>(), borders.const_data_ptr<int64_t>() + borders.numel()};
+}
 
-  Documents(const ModelBatch& batch, const Prefix* prefix)
-      : count(batch.cu_seqlens.size(0) - 1), tokens(batch.ids.size(0)), borders(batch.cu_seqlens.contiguous()), length(count, 0) {
-    HP_CHECK(count >= 0 && border(0) == 0 && border(count) == tokens, "document borders end at {}, the batch at {}",
-             border(count), tokens);
-    for (int64_t d = 0; d < count; ++d) HP_CHECK(border(d) <= border(d + 1), "document {} ends before it starts", d);
-    if (prefix == nullptr) return;
-    HP_CHECK(static_cast<int64_t>(prefix->sequences.size()) == count, "{} documents continue {} sequences", count,
-             prefix->sequences.size());
-    for (int64_t d = 0; d < count; ++d) length[d] = prefix->sequences[d].length;
-  }
-  int64_t border(int64_t d) const { return borders.const_data_ptr<int64_t>()[d]; }
-  int64_t added(int64_t d) const { return border(d + 1) - border(d); }
-  // Row where each document begins when documents lie one after another with the rows they kept before the new ones.
-  std::vector<int64_t> first_rows(const KeptRows& rows, const TextConfig& text) const {
-    std::vector<int64_t> first{0};
-    for (int64_t d = 0; d < count; ++d)
-      first.push_back(first.back() + rows.kept(text, length[d]) + rows.added(length[d], added(d)));
-    return first;
-  }
-  // The document of each token.
-  std::vector<int64_t> of_tokens() const {
-    std::vector<int64_t> of(tokens);
-    for (int64_t d = 0; d < count; ++d) std::fill(of.begin() + border(d), of.begin() + border(d + 1), d);
-    return of;
-  }
-};
+// What each document continues.
+std::vector<int64_t> lengths_of(const Prefix* prefix, const ModelBatch& batch) {
+  std::vector<int64_t> lengths;
+  if (prefix == nullptr) return lengths;
+  HP_CHECK(static_cast<int64_t>(prefix->sequences.size()) == batch.cu_seqlens.size(0) - 1, "{} documents continue {} sequences",
+           batch.cu_seqlens.size(0) - 1, prefix->sequences.size());
+  for (const Prefix::Sequence& sequence : prefix->sequences) lengths.push_back(sequence.length);
+  return lengths;
+}
 
 class Preparation {
  public:
@@ -54,15 +35,10 @@ class Preparation {
         batch_(batch),
         compute_(compute),
         prefix_(prefix),
-        cp_rank_(layout_.coordinate("cp")),
-        documents_(batch, prefix),
-        document_of_(documents_.of_tokens()),
-        shards_(documents_.tokens, layout_),
-        own_(shards_.tokens(cp_rank_)) {
+        tokens_(border_list(batch.cu_seqlens), layout_, lengths_of(prefix, batch)),
+        shards_(tokens_.shards()),
+        own_(tokens_.own()) {
     HP_CHECK((prefix != nullptr) == model.options.cached, "a prefix goes with a cached program");
-    tp_rows_ = engine::even_parts(static_cast<int64_t>(own_.size()), layout_.size("tp"));
-    const int64_t first = std::accumulate(tp_rows_.begin(), tp_rows_.begin() + layout_.coordinate("tp"), int64_t{0});
-    shard_ = {own_.begin() + first, own_.begin() + first + tp_rows_[layout_.coordinate("tp")]};
   }
 
   void add_all(engine::ValueMap& map) {
@@ -83,24 +59,21 @@ class Preparation {
  private:
   void put(engine::ValueId id, at::Tensor tensor) { (*map_)[id.index] = std::move(tensor); }
   void put(engine::ValueId id, const std::vector<int64_t>& values) { put(id, tensor_of(values)); }
-  void put(const ModelInputs::Halo& halo, const Fetch& fetch) {
+  void put(const Halo& halo, const Fetch& fetch) {
     put(halo.send_index, fetch.send_index);
     put(halo.send_rows, fetch.send_rows);
     put(halo.receive_rows, fetch.receive_rows);
   }
   ItemPlace place_of(int64_t token) const { return {shards_.owner(token), shards_.row(token)}; }
-  int64_t document_begin(int64_t token) const { return documents_.border(document_of_[token]); }
 
   void add_tokens() {
-    const at::Tensor own = tensor_of(own_), shard = tensor_of(shard_);
+    const at::Tensor shard = tensor_of(tokens_.shard());
     at::Tensor ids = batch_.ids;
     if (in_.span_index.valid()) ids = ids.masked_fill(batch_.image_mask, -1);  // spans are not looked up
-    put(in_.ids, ids.index_select(0, own));
-    if (in_.targets.valid()) put(in_.targets, batch_.targets.index_select(0, own));
+    tokens_.put(*map_, in_, ids, batch_.targets);
     put(in_.image, batch_.image_mask.index_select(0, shard));
     put(in_.closed, batch_.image_mask.logical_or(batch_.padding).index_select(0, shard));
     put(in_.padding, batch_.padding.index_select(0, shard));
-    put(in_.tp_rows, tp_rows_);
   }
 
   // A stretch of window keys: a chunk's tokens behind those of the same document that its windows reach back to.
@@ -110,7 +83,7 @@ class Preparation {
   std::vector<Stretch> stretches(int cp_rank) const {
     std::vector<Stretch> result;
     for (const auto& [begin, end] : shards_.chunks(cp_rank))
-      result.push_back({std::max(document_begin(begin), begin - (text_.sliding_window - 1)), begin, end});
+      result.push_back({std::max(tokens_.document_begin(begin), begin - (text_.sliding_window - 1)), begin, end});
     return result;
   }
 
@@ -125,25 +98,23 @@ class Preparation {
       }
       needs[rank].assign(missing.begin(), missing.end());
     }
-    const Fetch fetch = plan_fetch(needs, cp_rank_, [&](int64_t token) { return place_of(token); });
+    const Fetch fetch = plan_fetch(needs, tokens_.cp_rank(), [&](int64_t token) { return place_of(token); });
     put(in_.window, fetch);
-    std::vector<int64_t> rows, position, start, key;
-    for (const Stretch& s : stretches(cp_rank_)) {
+    std::vector<int64_t> rows, start, key;
+    for (const Stretch& s : stretches(tokens_.cp_rank())) {
       const auto base = static_cast<int64_t>(rows.size()) - s.first;  // + token: its row among the keys
       for (int64_t t = s.first; t < s.end; ++t) rows.push_back(own_or_received(t, fetch));
       for (int64_t t = s.begin; t < s.end; ++t) {
-        position.push_back(t - document_begin(t));
-        start.push_back(base + std::max(document_begin(t), s.first));
+        start.push_back(base + std::max(tokens_.document_begin(t), s.first));
         key.push_back(base + t);
       }
     }
     put(in_.window_rows, rows);
-    put(in_.positions, position);
     put(in_.document_start, start);
     put(in_.key_row, key);
   }
   int64_t own_or_received(int64_t token, const Fetch& fetch) const {
-    if (shards_.owner(token) == cp_rank_) return shards_.row(token);
+    if (shards_.owner(token) == tokens_.cp_rank()) return shards_.row(token);
     return static_cast<int64_t>(own_.size()) + fetch.received.at(token);
   }
 
@@ -151,10 +122,10 @@ class Preparation {
     const auto ranks = static_cast<size_t>(shards_.ranks());
     std::vector<std::vector<int64_t>> needs(ranks), numbers(ranks);  // tokens to fetch; groups that a rank makes
     std::vector<int64_t> first_group{0}, first_token;                // by document; by group
-    for (int64_t d = 0; d < documents_.count; ++d) {
-      first_group.push_back(first_group.back() + documents_.added(d) / ratio);
-      for (int64_t g = 0; g < documents_.added(d) / ratio; ++g) {
-        const int64_t begin = documents_.border(d) + g * ratio;
+    for (int64_t d = 0; d < tokens_.documents(); ++d) {
+      first_group.push_back(first_group.back() + tokens_.length(d) / ratio);
+      for (int64_t g = 0; g < tokens_.length(d) / ratio; ++g) {
+        const int64_t begin = tokens_.border(d) + g * ratio;
         const int owner = shards_.owner(begin + ratio - 1);
         numbers[owner].push_back(static_cast<int64_t>(first_token.size()));
         first_token.push_back(begin);
@@ -163,11 +134,11 @@ class Preparation {
         }
       }
     }
-    const Fetch fetch = plan_fetch(needs, cp_rank_, [&](int64_t token) { return place_of(token); });
+    const Fetch fetch = plan_fetch(needs, tokens_.cp_rank(), [&](int64_t token) { return place_of(token); });
     if (groups.halo.send_index.valid()) put(groups.halo, fetch);
     std::vector<int64_t> members, position, rows, order(first_token.size()), first, count;
-    for (int64_t g : numbers[cp_rank_]) {
-      position.push_back(first_token[g] - document_begin(first_token[g]));
+    for (int64_t g : numbers[tokens_.cp_rank()]) {
+      position.push_back(first_token[g] - tokens_.document_begin(first_token[g]));
       for (int64_t t = first_token[g]; t < first_token[g] + ratio; ++t) members.push_back(own_or_received(t, fetch));
     }
     int64_t gathered = 0;
@@ -176,8 +147,8 @@ class Preparation {
       for (int64_t g : numbers[rank]) order[g] = gathered++;
     }
     for (int64_t t : own_) {
-      first.push_back(first_group[document_of_[t]]);
-      count.push_back((t - document_begin(t) + 1) / ratio);
+      first.push_back(first_group[tokens_.document(t)]);
+      count.push_back((t - tokens_.document_begin(t) + 1) / ratio);
     }
     put(groups.tokens, tensor_of(members).view({-1, ratio}));
     put(groups.positions, position);
@@ -189,7 +160,7 @@ class Preparation {
 
   // Rows of the table that this rank's tokens look up, each once; who has them; and where each (token, column) finds its row.
   void add_engram(size_t which) {
-    const at::Tensor shard = tensor_of(shard_);
+    const at::Tensor shard = tensor_of(tokens_.shard());
     const at::Tensor all = batch_.engram_rows.select(1, static_cast<int64_t>(which)).index_select(0, shard).contiguous();
     const at::Tensor closed = map_->at(in_.closed.index).contiguous();
     const int64_t columns = all.size(1), table = text_.engram_num_embeddings[which], ranks = layout_.size("ep");
@@ -219,33 +190,38 @@ class Preparation {
 
   // ---- Cached programs: one cp rank, documents with a prefix ----
 
+  // Row where each document begins when documents lie one after another with the rows they kept before the new ones.
+  std::vector<int64_t> first_rows(const KeptRows& rows) const {
+    std::vector<int64_t> first{0};
+    for (int64_t d = 0; d < tokens_.documents(); ++d)
+      first.push_back(first.back() + rows.kept(text_, tokens_.before(d)) + rows.added(tokens_.before(d), tokens_.length(d)));
+    return first;
+  }
+
   void add_cached_window() {
     const KeptRows window{KeptRows::Kind::kWindow};
-    const std::vector<int64_t> first = documents_.first_rows(window, text_);
-    std::vector<int64_t> position, start, row;
-    for (int64_t d = 0; d < documents_.count; ++d) {
-      const int64_t own = first[d] + window.kept(text_, documents_.length[d]);
-      for (int64_t i = 0; i < documents_.added(d); ++i)
-        position.push_back(documents_.length[d] + i), start.push_back(first[d]), row.push_back(own + i);
+    const std::vector<int64_t> first = first_rows(window);
+    std::vector<int64_t> start, row;
+    for (int64_t d = 0; d < tokens_.documents(); ++d) {
+      const int64_t own = first[d] + window.kept(text_, tokens_.before(d));
+      for (int64_t i = 0; i < tokens_.length(d); ++i) start.push_back(first[d]), row.push_back(own + i);
     }
-    put(in_.positions, position);
     put(in_.document_start, start);
     put(in_.key_row, row);
   }
 
   void add_cached_groups(int64_t ratio, const ModelInputs::Groups& groups) {
     const KeptRows group_rows{KeptRows::Kind::kGroups, ratio}, input_rows{KeptRows::Kind::kGroupInputs, ratio};
-    const std::vector<int64_t> first_group = documents_.first_rows(group_rows, text_);
-    const std::vector<int64_t> first_input = documents_.first_rows(input_rows, text_);
+    const std::vector<int64_t> first_group = first_rows(group_rows);
+    const std::vector<int64_t> first_input = first_rows(input_rows);
     std::vector<int64_t> first, count, members, position;
-    for (int64_t d = 0; d < documents_.count; ++d) {
-      const int64_t before = documents_.length[d], old_groups = before / ratio;
-      for (int64_t g = old_groups; g < (before + documents_.added(d)) / ratio; ++g) {
+    for (int64_t d = 0; d < tokens_.documents(); ++d) {
+      const int64_t before = tokens_.before(d), old_groups = before / ratio;
+      for (int64_t g = old_groups; g < (before + tokens_.length(d)) / ratio; ++g) {
         position.push_back(g * ratio);
         for (int64_t i = 0; i < ratio; ++i) members.push_back(first_input[d] + (g - old_groups) * ratio + i);
       }
-      for (int64_t i = 0; i < documents_.added(d); ++i)
-        first.push_back(first_group[d]), count.push_back((before + i + 1) / ratio);
+      for (int64_t i = 0; i < tokens_.length(d); ++i) first.push_back(first_group[d]), count.push_back((before + i + 1) / ratio);
     }
     put(groups.first, first);
     put(groups.count, count);
@@ -263,14 +239,14 @@ class Preparation {
     for (size_t k = 0; k < in_.kept.size(); ++k) {
       std::vector<int64_t> gather;
       int64_t fresh = prefix_->pool_rows(in_, k);
-      for (int64_t d = 0; d < documents_.count; ++d) {
-        const int64_t kept = in_.kept[k].kept(text_, documents_.length[d]);
+      for (int64_t d = 0; d < tokens_.documents(); ++d) {
+        const int64_t kept = in_.kept[k].kept(text_, tokens_.before(d));
         for (int64_t i = 0; i < kept; ++i) gather.push_back(prefix_->sequences[d].ends[k] - kept + i);
-        for (int64_t i = 0; i < in_.kept[k].added(documents_.length[d], documents_.added(d)); ++i) gather.push_back(fresh++);
+        for (int64_t i = 0; i < in_.kept[k].added(tokens_.before(d), tokens_.length(d)); ++i) gather.push_back(fresh++);
       }
       put(in_.kept[k].gather, gather);
     }
-    put(in_.logit_rows, documents_.borders.slice(0, 1) - 1);
+    put(in_.logit_rows, batch_.cu_seqlens.slice(0, 1) - 1);
   }
 
   const ModelProgram& model_;
@@ -280,12 +256,9 @@ class Preparation {
   const ModelBatch& batch_;
   const at::ScalarType compute_;
   const Prefix* prefix_;
-  const int cp_rank_;
-  const Documents documents_;
-  const std::vector<int64_t> document_of_;
-  const TokenShards shards_;
-  const std::vector<int64_t>& own_;       // tokens of this cp rank
-  std::vector<int64_t> tp_rows_, shard_;  // rows of each tp rank; this one's tokens
+  const RankTokens tokens_;
+  const TokenShards& shards_;
+  const std::vector<int64_t>& own_;  // tokens of this cp rank
   engine::ValueMap* map_ = nullptr;
 };
 

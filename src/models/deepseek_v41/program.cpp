@@ -8,59 +8,26 @@
 
 namespace hyperparallel::models::deepseek_v41 {
 
-using engine::Initialiser;
-using engine::ParameterId;
-using engine::ParameterUse;
 using engine::SegmentRun;
 using engine::ValueId;
 
-std::string layer_name(int64_t layer) {
-  return "layers." + std::to_string(layer);
-}
-std::string layer_parameter(int64_t layer) {
-  return "model.layers." + std::to_string(layer) + ".";
-}
-
-double ModelBuilder::std() const {
-  const double own = config.switches.initialisation.std;
-  return own > 0 ? own : config.text.initializer_range;
-}
-
-ParameterId ModelBuilder::parameter(engine::ParameterSpec spec, const Cut& cut) {
-  spec.cut_axis = cut.axis;
-  spec.cut_dim = cut.dim;
-  spec.partial_over_tp = partial && cut.axis.empty() && spec.use != ParameterUse::kState;
-  return program.parameter(std::move(spec));
-}
-ParameterId ModelBuilder::weight(const std::string& name, std::vector<int64_t> shape, const Cut& cut) {
-  return parameter({name, std::move(shape), ParameterUse::kWeight, false, Initialiser::normal(std())}, cut);
-}
-ParameterId ModelBuilder::leaf(const std::string& name, std::vector<int64_t> shape, Initialiser start) {
-  return parameter({name, std::move(shape), ParameterUse::kLeaf, false, std::move(start)});
-}
-ParameterId ModelBuilder::master_leaf(const std::string& name, std::vector<int64_t> shape, Initialiser start, const Cut& cut) {
-  return parameter({name, std::move(shape), ParameterUse::kLeaf, true, std::move(start)}, cut);
-}
-ParameterId ModelBuilder::gain(const std::string& name, int64_t size) {
-  return leaf(name, {size}, Initialiser::fill(1.0));
-}
-ParameterId ModelBuilder::state(const std::string& name, std::vector<int64_t> shape) {
-  return parameter({name, std::move(shape), ParameterUse::kState, true, Initialiser::fill(0.0)});
-}
+ModelBuilder::ModelBuilder(const ModelConfig& given, const ProgramOptions& built)
+    : DecoderBuilder(built.layout,
+                     given.switches.initialisation.std > 0 ? given.switches.initialisation.std : given.text.initializer_range),
+      config(given),
+      options(built) {}
 
 ValueId add_embedding(ModelBuilder& builder, ValueId spans) {
   const TextConfig& text = builder.text();
-  const int64_t n = text.hc_mult, first = builder.layout().begin(text.vocab_size, "tp"),
-                words = builder.local(text.vocab_size, kByWord);
-  const ParameterId table = builder.weight("model.embed.weight", {text.vocab_size, text.hidden_size}, kByWord);
+  const int64_t n = text.hc_mult;
+  const Vocabulary vocabulary = add_vocabulary(builder, "model.embed.weight", text.vocab_size, text.hidden_size);
   builder.program.close_unit("embed");
   const ValueId ids = builder.inputs.ids, span_index = builder.inputs.span_index;
   const ValueId found = builder.program.value("embed.partial", {"tokens", text.hidden_size});
   std::vector<ValueId> reads{ids};
   if (spans.valid()) reads.insert(reads.end(), {spans, span_index});
-  builder.program.segment("embed", reads, {found}, {table}, [=](SegmentRun& run) {
-    const at::Tensor id = run.read(ids) - first;  // zeros for the words of other ranks, and under spans
-    at::Tensor x = engine::embedding(id.masked_fill(id.ge(words), -1), run.weight(table));  // [tokens, hidden]
+  builder.program.segment("embed", reads, {found}, {vocabulary.table}, [=](SegmentRun& run) {
+    at::Tensor x = look_up(run, vocabulary, run.read(ids));  // [tokens, hidden], zeros under spans
     if (spans.valid()) x = x + kernels::gather_rows(run.read(spans), run.read(span_index));
     run.make(found, x);
   });
@@ -113,7 +80,7 @@ void check_degrees(const TextConfig& text, const engine::Layout& layout, bool ca
 ModelProgram build_program(const ModelConfig& config, const ProgramOptions& options) {
   ModelProgram model{config, options, {}, {}};
   check_degrees(config.text, options.layout, options.cached);
-  ModelBuilder builder{{}, model.config, model.options, {}, {}, {}, {}, {}, {}, {}};
+  ModelBuilder builder(model.config, model.options);
   add_inputs(builder, /*text=*/true, config.vision.has_value());
   add_rope_tables(builder);
   ValueId spans;
@@ -145,7 +112,7 @@ ModelProgram build_program(const ModelConfig& config, const ProgramOptions& opti
 ModelProgram build_vision_program(const ModelConfig& config, const ProgramOptions& options) {
   HP_CHECK(config.vision.has_value(), "the configuration has no vision tower");
   ModelProgram model{config, options, {}, {}};
-  ModelBuilder builder{{}, model.config, model.options, {}, {}, {}, {}, {}, {}, {}};
+  ModelBuilder builder(model.config, model.options);
   add_inputs(builder, /*text=*/false, /*vision=*/true);
   const ValueId spans = add_vision(builder), cotangent = builder.inputs.cotangent;
   const ValueId objective = builder.program.value("loss", {});

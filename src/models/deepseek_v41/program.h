@@ -14,11 +14,8 @@
 //   combine     `layers.i.ffn_out`
 //   hc_ffn.out  `layers.i.streams`
 //
-// NOTE [Regions]: which tokens a rank works on, and what its gradients are.
-//   tokens   all tokens of the cp rank, on every tp rank: attention (each tp rank has its heads) and vocabulary (its rows). What
-//            leaves is summed over tp; what a parameter without a cut gets as gradient there is a part, to be summed over tp.
-//   shard    a tp rank's part of these tokens: MoE, Engram. Gradients are parts here too.
-//   streams  mHC and norms: `tokens`, computed alike on all tp ranks with equal gradients, or with sequence parallelism `shard`.
+// Attention and vocabulary compute in the region `tokens`, MoE and Engram in `shard`, mHC and norms in `streams`: NOTE [Regions]
+// in models/adapter/builder.h.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +26,7 @@
 #include "engine/executor.h"
 #include "engine/layout.h"
 #include "engine/program.h"
+#include "models/adapter/builder.h"
 #include "models/deepseek_v41/batch.h"
 #include "models/deepseek_v41/config.h"
 
@@ -67,14 +65,9 @@ struct ContinuedRows {
 };
 
 // Inputs of the program, by name; see inputs.cpp for what each holds. Where a program has no use for one, its id is not valid.
-struct ModelInputs {
-  // What a rank sends of its own rows to other ranks of an axis, and receives (shards.h).
-  struct Halo {
-    engine::ValueId send_index, send_rows, receive_rows;
-  };
-  engine::ValueId ids, targets, positions, document_start, key_row;  // of all tokens of the cp rank
-  engine::ValueId image, closed, padding;                            // of the tp rank's part of them
-  engine::ValueId tp_rows;                                           // how many of them each tp rank has
+struct ModelInputs : TokenInputs {
+  engine::ValueId document_start, key_row;  // of all tokens of the cp rank
+  engine::ValueId image, closed, padding;   // of the tp rank's part of them
   Halo window;
   engine::ValueId window_rows;
   struct Groups {

@@ -9,7 +9,7 @@
 
 #include "engine/layout.h"
 
-namespace hyperparallel::models::deepseek_v41 {
+namespace hyperparallel::models {
 
 // The tokens of a micro-batch over cp: contiguous shards, or balanced ones (2 cp chunks; rank r holds chunks r and 2 cp - 1 - r,
 // so that all have equal causal work). Within a cp rank the tp ranks hold consecutive parts of its tokens, in its order.
@@ -67,4 +67,4 @@ Fetch plan_fetch(const std::vector<std::vector<int64_t>>& needs, int rank, const
   return fetch;
 }
 
-}  // namespace hyperparallel::models::deepseek_v41
+}  // namespace hyperparallel::models

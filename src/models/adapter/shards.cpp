@@ -1,6 +1,6 @@
-#include "models/deepseek_v41/shards.h"
+#include "models/adapter/shards.h"
 
-namespace hyperparallel::models::deepseek_v41 {
+namespace hyperparallel::models {
 
 TokenShards::TokenShards(int64_t tokens, const engine::Layout& layout) : owner_(tokens), row_(tokens) {
   const int ranks = layout.size("cp");
@@ -28,4 +28,4 @@ TokenShards::TokenShards(int64_t tokens, const engine::Layout& layout) : owner_(
   }
 }
 
-}  // namespace hyperparallel::models::deepseek_v41
+}  // namespace hyperparallel::models
