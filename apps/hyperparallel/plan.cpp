@@ -2,43 +2,38 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "base/error.h"
-#include "dist/launch.h"
+#include "base/file.h"
 #include "local_ranks.h"
-#include "models/deepseek_v41/declarations.h"
-#include "models/deepseek_v41/program.h"
-#include "plan/plan.h"
-#include "train/config.h"
-#include "train/ranks.h"
+#include "train/layout_plan.h"
 
 namespace hyperparallel {
 namespace {
+
+constexpr const char* kUsage = "hyperparallel plan CONFIG [--ranks N] [--json] [--html FILE]";
 
 // Takes a flag out of the arguments.
 bool take_flag(std::vector<std::string>& arguments, const std::string& flag) {
   return std::erase(arguments, flag) > 0;
 }
 
-plan::Plan plan_of(const train::Config& config, int64_t ranks) {
-  namespace model = models::deepseek_v41;
-  const model::ModelConfig& architecture = config.model.architecture;
-  model::ProgramOptions options;
-  options.layout = train::layout_of(config, ranks);
-  const model::ModelProgram program = model::build_program(architecture, options);
-  const int64_t data_ranks = options.layout.size("dp"), tokens = config.train.local_batch_size * config.data.seq_len;
-  plan::PlanRequest request;
-  request.program = &program.program;
-  request.without_forward = model::draft_parameters(architecture.text);
-  request.layout = options.layout;
-  request.symbols = model::symbol_sizes(architecture, options.layout, tokens, /*patches=*/0);
-  request.compute_bytes = config.train.dtype == train::Dtype::kBFloat16  ? 2
-                          : config.train.dtype == train::Dtype::kFloat64 ? 8
-                                                                         : 4;
-  request.master_bytes = config.train.dtype == train::Dtype::kFloat64 ? 8 : 4;
-  request.micro_batches = std::max<int64_t>(1, config.train.global_batch_size / (config.train.local_batch_size * data_ranks));
-  request.reshard = config.parallel.reshard_after_forward && options.layout.size("fsdp_shard") > 1;
-  request.part_of = model::part_of;
-  return plan::make_plan(request);
+// Takes `--html FILE` or `--html=FILE` out of the arguments; empty where there is none.
+std::string take_html(std::vector<std::string>& arguments) {
+  for (auto it = arguments.begin(); it != arguments.end(); ++it) {
+    if (it->starts_with("--html=")) {
+      const std::string file = it->substr(7);
+      arguments.erase(it);
+      return file;
+    }
+    if (*it != "--html") continue;
+    if (it + 1 == arguments.end()) throw UsageError("--html: name the file to write");
+    const std::string file = it[1];
+    arguments.erase(it, it + 2);
+    return file;
+  }
+  return "";
 }
 
 }  // namespace
@@ -47,10 +42,17 @@ int plan_layout(const std::vector<std::string>& all_arguments) {
   std::vector<std::string> arguments = all_arguments;
   const int64_t ranks = take_ranks(arguments).value_or(1);
   const bool as_json = take_flag(arguments, "--json");
-  const auto config = train::config_from_arguments(arguments, "hyperparallel plan CONFIG [--ranks N] [--json]");
+  const std::string html = take_html(arguments);
+  const auto config = train::config_from_arguments(arguments, kUsage);
   if (!config) return 0;
-  const plan::Plan plan = plan_of(*config, ranks);
-  fmt::print("{}", as_json ? plan::to_json(plan) : plan::to_table(plan));
+  const plan::Plan plan = train::plan_of(*config, ranks);
+  if (!html.empty()) {
+    const std::string source = arguments.empty() ? "" : std::filesystem::path(arguments.front()).filename().string();
+    file::write(html, plan::to_html(plan, fmt::format("{} on {} rank{}", source, ranks, ranks == 1 ? "" : "s")));
+    fmt::print(as_json ? stderr : stdout, "{}\n", html);
+  }
+  if (as_json) fmt::print("{}", plan::to_json(plan));
+  if (!as_json && html.empty()) fmt::print("{}", plan::to_table(plan));
   return 0;
 }
 

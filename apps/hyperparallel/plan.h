@@ -1,4 +1,4 @@
-// `hyperparallel plan CONFIG [--ranks N] [--json]`: who holds what and what is sent, before any memory is taken.
+// `hyperparallel plan CONFIG [--ranks N] [--json] [--html FILE]`: who holds what and what is sent, before any memory is taken.
 #pragma once
 
 #include <string>

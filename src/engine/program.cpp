@@ -194,6 +194,8 @@ Program ProgramBuilder::build() && {
            program_.parameters[program_.unit_of.size()].name);
 
   program_.needs_gradient = wants_gradient_;
+  program_.has_backward.assign(program_.segments.size(), false);
+  program_.gets_gradient.assign(program_.parameters.size(), false);
   auto needs = [&](ValueId id) { return program_.needs_gradient[id.index]; };
   for (const ProgramStep& step : program_.steps) {
     if (auto* run = std::get_if<RunSegment>(&step)) {
@@ -202,6 +204,11 @@ Program ProgramBuilder::build() && {
       for (ParameterId id : segment.parameters) any = any || program_.parameters[id.index].use != ParameterUse::kState;
       for (ValueId id : segment.makes) {
         program_.needs_gradient[id.index] = any && program_.values[id.index].kind == ValueKind::kDifferentiable;
+      }
+      if (std::none_of(segment.makes.begin(), segment.makes.end(), needs)) continue;
+      program_.has_backward[run->segment] = true;
+      for (ParameterId id : segment.parameters) {
+        program_.gets_gradient[id.index] = program_.parameters[id.index].use != ParameterUse::kState;
       }
     } else if (auto* launch = std::get_if<LaunchExchange>(&step)) {
       const Exchange& exchange = program_.exchanges[launch->exchange];

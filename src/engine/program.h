@@ -95,6 +95,8 @@ struct Program {
 
   // Derived by ProgramBuilder::build.
   std::vector<bool> needs_gradient;  // per value: backward carries a gradient for it
+  std::vector<bool> has_backward;    // per segment: it makes such a value
+  std::vector<bool> gets_gradient;   // per parameter, state left out: some segment that uses it has a backward
   std::vector<int> unit_of;          // per parameter
   std::vector<int> segment_of;       // per value: the segment that makes it, or -1
   std::vector<int> exchange_of;      // per value: the exchange whose output it is, or -1

@@ -14,6 +14,7 @@
 
 #include "engine/layout.h"
 #include "engine/program.h"
+#include "engine/schedule.h"
 
 namespace hyperparallel::plan {
 
@@ -25,6 +26,7 @@ struct PlannedParameter {
   std::vector<int64_t> local_shape;  // what segments of rank 0 compute with
   std::string summed_over;           // axes that its gradient is summed over beside the shards
   bool trained = true;               // gets gradient and optimizer state
+  Box computed = {}, owned = {};     // of the whole parameter: what rank 0 computes with, and what it owns of that
 };
 
 struct RankMemory {
@@ -38,6 +40,15 @@ struct Collective {
   int64_t bytes = 0;  // that rank 0 holds at its larger end, each time
 };
 
+struct TimelineEvent {
+  std::string name, kind;      // kind: "forward", "recompute", "backward" of a segment, or a collective
+  std::string axis;            // of a collective
+  std::string lane;            // "compute"; "critical": values that the next segments wait for; "bulk": parameters and gradients
+  int region = -1;             // of Plan::regions
+  int64_t begin = 0, end = 0;  // in segments run: launched and awaited
+  int64_t bytes = 0;           // as of Collective
+};
+
 struct Plan {
   dist::Mesh mesh = dist::Mesh(1, dist::MeshDegrees());
   std::map<std::string, int64_t> symbols;
@@ -45,6 +56,9 @@ struct Plan {
   std::vector<RankMemory> ranks;
   int64_t gathered_bytes = 0, value_bytes = 0;  // of rank 0, NOTE [What is exact]
   std::vector<Collective> collectives;
+  std::vector<TimelineEvent> timeline;  // of one micro-batch on rank 0 (plan/timeline.h)
+  std::vector<std::string> regions;     // layers, by name
+  int64_t micro_batches = 1;
 
   int64_t total() const;                                 // elements of all parameters
   std::map<std::string, int64_t> total_by_part() const;  // elements
@@ -57,8 +71,7 @@ struct PlanRequest {
   // Rows by symbol of the program's shapes, for rank 0. A symbol that is missing counts as 0.
   std::map<std::string, int64_t> symbols = {};
   int64_t compute_bytes = 4, master_bytes = 4;  // of an element
-  int64_t micro_batches = 1;
-  bool reshard = true;  // units are gathered and reduced for every micro-batch
+  engine::ScheduleOptions schedule;             // as of a run
   std::string (*part_of)(const std::string& parameter) = nullptr;
 };
 
@@ -67,5 +80,7 @@ Plan make_plan(const PlanRequest& request);
 // As text for a person, and as JSON: {"parameters": {"total", "by_part", "list"}, "ranks", "mesh", "memory", "collectives"}.
 std::string to_table(const Plan& plan);
 std::string to_json(const Plan& plan);
+// One page for a browser, complete in itself: the mesh, who owns what, the time line, memory. `title`: what was planned.
+std::string to_html(const Plan& plan, const std::string& title);
 
 }  // namespace hyperparallel::plan

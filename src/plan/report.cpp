@@ -4,51 +4,12 @@
 #include <nlohmann/json.hpp>
 
 #include "plan/plan.h"
+#include "plan/report_text.h"
 
 namespace hyperparallel::plan {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string bytes_text(int64_t bytes) {
-  const auto value = static_cast<double>(bytes);
-  if (value >= 1e9) return fmt::format("{:.2f} GB", value / 1e9);
-  if (value >= 1e6) return fmt::format("{:.2f} MB", value / 1e6);
-  return fmt::format("{:.1f} kB", value / 1e3);
-}
-
-std::string with_commas(int64_t number) {
-  if (number < 1000) return std::to_string(number);
-  return fmt::format("{},{:03}", with_commas(number / 1000), number % 1000);
-}
-
-// Layers that lie alike share a line: "model.layers.*.attn.wkv.weight".
-std::string without_numbers(const std::string& name) {
-  std::string text;
-  for (size_t i = 0; i < name.size(); ++i) {
-    const bool digit =
-        std::isdigit(static_cast<unsigned char>(name[i])) != 0 && i > 0 && (name[i - 1] == '.' || text.ends_with('*'));
-    if (!digit) {
-      text += name[i];
-    } else if (!text.ends_with('*')) {
-      text += '*';
-    }
-  }
-  return text;
-}
-
-// Items with one key in one line, in the order of their first.
-template <class Item, class Key>
-std::vector<std::pair<const Item*, int64_t>> grouped(const std::vector<Item>& items, const Key& key) {
-  std::vector<std::pair<const Item*, int64_t>> groups;
-  std::map<std::string, size_t> index;
-  for (const Item& item : items) {
-    const auto [it, is_new] = index.try_emplace(key(item), groups.size());
-    if (is_new) groups.emplace_back(&item, 0);
-    ++groups[it->second].second;
-  }
-  return groups;
-}
 
 const RankMemory& largest(const Plan& plan) {
   return *std::ranges::max_element(plan.ranks, {}, [](const RankMemory& m) { return m.parameters + m.gradients + m.optimizer; });

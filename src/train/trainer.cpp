@@ -11,20 +11,16 @@
 #include "optim/groups.h"
 #include "train/engram_metrics.h"
 #include "train/flops.h"
+#include "train/layout_plan.h"
 #include "train/router_balance.h"
 
 namespace hyperparallel::train {
 namespace {
 
-std::vector<engine::Action> make_schedule(const RunModel& model, const Config& config, int64_t micro_batches, bool backward) {
-  engine::ScheduleOptions options;
-  options.micro_batches = static_cast<int>(micro_batches);
+std::vector<engine::Action> make_schedule(const RunModel& model, const Config& config, bool backward) {
+  engine::ScheduleOptions options = schedule_options(config, model.model.options.layout);
   options.backward = backward;
-  const engine::Layout& layout = model.model.options.layout;
-  for (const std::string& axis : dist::Mesh::axes()) options.axis_sizes[axis] = layout.size(axis);
-  options.release_after_forward = config.parallel.reshard_after_forward && layout.size("fsdp_shard") > 1;
-  options.reduce_every_micro_batch = options.release_after_forward;
-  options.recompute = recompute_policy(config.recompute);
+  if (!backward) options.micro_batches = 1;
   if (const auto unmatched = engine::unmatched_keep(model.model.program, options.recompute); !unmatched.empty()) {
     throw ConfigError("recompute.keep: `{}` matches no value of the program", fmt::join(unmatched, "`, `"));
   }
@@ -50,8 +46,8 @@ Trainer::Trainer(const Config& config, dist::World* world)
     validation_loader_ =
         std::make_unique<data::Loader>(tokenizer_, loader_options(config, config.data.validation, /*repeat=*/false, ranks_));
   }
-  schedule_ = make_schedule(*model_, config, accumulation(), /*backward=*/true);
-  validation_schedule_ = make_schedule(*model_, config, 1, /*backward=*/false);
+  schedule_ = make_schedule(*model_, config, /*backward=*/true);
+  validation_schedule_ = make_schedule(*model_, config, /*backward=*/false);
 
   for (const engine::ParameterSpec& spec : model_->parameters->specs()) {
     const engine::ParameterId id = model_->parameters->find(spec.name);
@@ -72,12 +68,7 @@ Trainer::Trainer(const Config& config, dist::World* world)
 Trainer::~Trainer() = default;
 
 int64_t Trainer::accumulation() const {
-  const int64_t rows = config_.train.local_batch_size * ranks_.layout.size("dp");
-  if (config_.train.global_batch_size % rows != 0) {
-    throw ConfigError("train.global_batch_size {} is not a multiple of train.local_batch_size {} x {} data-parallel ranks",
-                      config_.train.global_batch_size, config_.train.local_batch_size, ranks_.layout.size("dp"));
-  }
-  return config_.train.global_batch_size / rows;
+  return schedule_options(config_, ranks_.layout).micro_batches;
 }
 
 std::vector<optim::OptimizedParameter> Trainer::optimized_parameters() const {

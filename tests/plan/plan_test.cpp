@@ -8,28 +8,14 @@
 
 #include "base/error.h"
 #include "dist/thread_comm.h"
-#include "models/deepseek_v41/declarations.h"
-#include "models/deepseek_v41/program.h"
-#include "train/ranks.h"
+#include "train/layout_plan.h"
 #include "train/trainer.h"
 
 namespace hyperparallel::plan {
 namespace {
 
-namespace model = models::deepseek_v41;
-
 Plan plan_of(const std::string& config_file, int ranks, std::vector<std::string> overrides = {}) {
-  const train::Config config = train::load_config(std::filesystem::path(HP_SOURCE_DIR) / config_file, overrides);
-  model::ProgramOptions options;
-  options.layout = train::layout_of(config, ranks);
-  const auto program = model::build_program(config.model.architecture, options);
-  PlanRequest request;
-  request.program = &program.program;
-  request.without_forward = model::draft_parameters(config.model.architecture.text);
-  request.layout = options.layout;
-  request.symbols = model::symbol_sizes(config.model.architecture, options.layout, 1024, 0);
-  request.part_of = model::part_of;
-  return make_plan(request);
+  return train::plan_of(train::load_config(std::filesystem::path(HP_SOURCE_DIR) / config_file, overrides), ranks);
 }
 
 TEST(Plan, TotalsOfTheReleasedModelAreThePublishedOnes) {
@@ -62,6 +48,57 @@ TEST(Plan, IsPrintedAsTableAndAsJson) {
   std::set<std::string> kinds;
   for (const auto& collective : json.at("collectives")) kinds.insert(collective.at("kind"));
   EXPECT_THAT(kinds, testing::IsSupersetOf({"all-gather", "reduce-scatter", "all-reduce", "all-to-all"}));
+}
+
+// An exchange's events on the time line, in order.
+std::vector<TimelineEvent> events_of(const Plan& plan, const std::string& name) {
+  std::vector<TimelineEvent> events;
+  for (const TimelineEvent& event : plan.timeline) {
+    if (event.name == name) events.push_back(event);
+  }
+  return events;
+}
+
+TEST(Plan, TheTimeLineShowsWhatOverlaps) {
+  const Plan plan = plan_of("configs/tiny.yaml", 4, {"--parallel.tp=2", "--parallel.cp=2", "--parallel.ep=4"});
+  const auto keys = events_of(plan, "layers.1.attn.index_keys"), queries = events_of(plan, "layers.1.attn.queries"),
+             gather = events_of(plan, "layers.2.gather");
+  ASSERT_EQ(keys.size(), 1u);  // index keys are discrete: nothing goes back
+  ASSERT_EQ(queries.size(), 2u);
+  EXPECT_EQ(keys[0].kind, "all-gather");
+  EXPECT_EQ(keys[0].axis, "cp");
+  EXPECT_EQ(keys[0].lane, "critical");
+  EXPECT_EQ(plan.regions.at(keys[0].region), "layers.1");
+  EXPECT_GT(keys[0].bytes, 0);
+  EXPECT_LE(keys[0].begin, queries[0].begin);  // under way while queries are projected
+  EXPECT_GE(keys[0].end, queries[0].end);
+  EXPECT_EQ(queries[0].kind, "forward");
+  EXPECT_EQ(queries[1].kind, "backward");
+  ASSERT_EQ(gather.size(), 2u);  // for forward and for backward
+  EXPECT_EQ(gather[0].lane, "bulk");
+  EXPECT_LT(gather[0].begin, gather[0].end);
+}
+
+TEST(Plan, ThePageIsCompleteInItselfAndHoldsThePlan) {
+  const Plan plan = plan_of("configs/tiny.yaml", 4, {"--parallel.tp=2", "--parallel.cp=2"});
+  const std::string page = to_html(plan, "<b>tiny</b> on 4 ranks");
+  for (const char* elsewhere : {"src=", "<link", "@import", "https:", "url("})
+    EXPECT_EQ(page.find(elsewhere), page.npos) << elsewhere;
+  const std::string open = "<script id=\"data\" type=\"application/json\">";
+  const size_t begin = page.find(open) + open.size(), end = page.find("</script>", begin);
+  const auto data = nlohmann::json::parse(page.substr(begin, end - begin));
+  EXPECT_EQ(data.at("title"), "<b>tiny</b> on 4 ranks");
+  EXPECT_EQ(data.at("total"), plan.total());
+  EXPECT_EQ(data.at("mesh").at("ranks").size(), 4u);
+  EXPECT_EQ(data.at("timeline").at("events").size(), plan.timeline.size());
+  EXPECT_EQ(data.at("memory").at("ranks").size(), 4u);
+}
+
+TEST(Plan, ThePageFoldsALargeMesh) {
+  const std::string page = to_html(plan_of("configs/released.yaml", 2048), "released");
+  EXPECT_LT(page.size(), 1u << 20);
+  EXPECT_NE(page.find("\"rank\":2047"), page.npos);
+  EXPECT_EQ(page.find("\"rank\":1000,"), page.npos);
 }
 
 TEST(Plan, OneRankSendsNothing) {

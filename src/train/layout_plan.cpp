@@ -1,0 +1,44 @@
+#include "train/layout_plan.h"
+
+#include "base/error.h"
+#include "models/deepseek_v41/declarations.h"
+#include "train/ranks.h"
+#include "train/run_model.h"
+
+namespace hyperparallel::train {
+
+engine::ScheduleOptions schedule_options(const Config& config, const engine::Layout& layout) {
+  const int64_t rows = config.train.local_batch_size * layout.size("dp");
+  if (config.train.global_batch_size % rows != 0) {
+    throw ConfigError("train.global_batch_size {} is not a multiple of train.local_batch_size {} x {} data-parallel ranks",
+                      config.train.global_batch_size, config.train.local_batch_size, layout.size("dp"));
+  }
+  engine::ScheduleOptions options;
+  options.micro_batches = static_cast<int>(config.train.global_batch_size / rows);
+  for (const std::string& axis : dist::Mesh::axes()) options.axis_sizes[axis] = layout.size(axis);
+  options.release_after_forward = config.parallel.reshard_after_forward && layout.size("fsdp_shard") > 1;
+  options.reduce_every_micro_batch = options.release_after_forward;
+  options.recompute = recompute_policy(config.recompute);
+  return options;
+}
+
+plan::Plan plan_of(const Config& config, int64_t ranks) {
+  namespace model = models::deepseek_v41;
+  const model::ModelConfig& architecture = config.model.architecture;
+  model::ProgramOptions options = program_options(config.kernels);
+  options.layout = layout_of(config, ranks);
+  const model::ModelProgram program = model::build_program(architecture, options);
+  plan::PlanRequest request;
+  request.program = &program.program;
+  request.without_forward = model::draft_parameters(architecture.text);
+  request.layout = options.layout;
+  request.symbols = model::symbol_sizes(architecture, options.layout, config.train.local_batch_size * config.data.seq_len,
+                                        /*patches=*/0);
+  request.compute_bytes = config.train.dtype == Dtype::kBFloat16 ? 2 : config.train.dtype == Dtype::kFloat64 ? 8 : 4;
+  request.master_bytes = config.train.dtype == Dtype::kFloat64 ? 8 : 4;
+  request.schedule = schedule_options(config, options.layout);
+  request.part_of = model::part_of;
+  return plan::make_plan(request);
+}
+
+}  // namespace hyperparallel::train

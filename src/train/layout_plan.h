@@ -1,0 +1,16 @@
+// The plan of a configuration, and what it shares with a run of it.
+#pragma once
+
+#include "plan/plan.h"
+#include "train/config.h"
+
+namespace hyperparallel::train {
+
+// How a run of the configuration schedules its step on the rank of `layout`. Throws ConfigError where the global batch is not a
+// multiple of what the ranks take.
+engine::ScheduleOptions schedule_options(const Config& config, const engine::Layout& layout);
+
+// Plans it for so many ranks. Throws ConfigError where degrees do not fit.
+plan::Plan plan_of(const Config& config, int64_t ranks);
+
+}  // namespace hyperparallel::train
