@@ -40,8 +40,9 @@ class Planner {
     if (!spec.cut_axis.empty()) p.cut = fmt::format("dim {} over {}", spec.cut_dim, spec.cut_axis);
     if (!placement.shard_rows.empty()) p.shard = fmt::format("dim {} over {}", placement.shard_dim, engine::shard_axis(spec));
     if (trained) {
-      if (spec.partial_over_tp) p.summed_over = "tp";
-      if (spec.cut_axis != "ep") p.summed_over += p.summed_over.empty() ? "fsdp_replicate" : ", fsdp_replicate";
+      if (spec.partial_over_tp && r_.layout.size("tp") > 1) p.summed_over = "tp";
+      if (spec.cut_axis != "ep" && r_.layout.size("fsdp_replicate") > 1)
+        p.summed_over += p.summed_over.empty() ? "fsdp_replicate" : ", fsdp_replicate";
     }
     plan_.parameters.push_back(std::move(p));
   }
