@@ -6,6 +6,7 @@ function(hp_pch name)
   target_compile_options(${name} PRIVATE ${arg_OPTIONS})
   target_precompile_headers(${name} PRIVATE ${arg_HEADERS})
 endfunction()
+option(HYPERPARALLEL_UNITY "Compile sources in batches: much faster from cold, slower after a change of one file" ON)
 set(hp_std_headers <algorithm> <functional> <map> <memory> <optional> <span> <string> <unordered_map> <vector>)
 set(hp_torch_headers ${PROJECT_SOURCE_DIR}/src/base/aten.h <ATen/Parallel.h>)
 hp_pch(hp_torch_pch LINK hp::torch HEADERS ${hp_torch_headers} ${hp_std_headers})
@@ -13,6 +14,11 @@ hp_pch(hp_torch_pch LINK hp::torch HEADERS ${hp_torch_headers} ${hp_std_headers}
 # Tests and commands are built with little optimisation: what takes time at run time is in the libraries. -O1 sees too little for
 # -Wmaybe-uninitialized, which then raises false alarms.
 set(hp_light_options $<$<CONFIG:Release>:-O1> -Wno-maybe-uninitialized)
+
+# Sources in batches, HYPERPARALLEL_UNITY: their headers are read once a batch.
+function(hp_batches target size)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${HYPERPARALLEL_UNITY} UNITY_BUILD_BATCH_SIZE ${size})
+endfunction()
 
 # hp_module(FOLDER [TORCH] [LINK targets...]): the library hp_<folder> of all sources under src/FOLDER.
 # With TORCH it sees libtorch and uses the shared precompiled header. A folder without sources yet becomes an empty interface.
@@ -30,6 +36,7 @@ function(hp_module folder)
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/hyperparallel>)
   target_link_libraries(${name} PUBLIC ${arg_LINK} Threads::Threads)
+  hp_batches(${name} 4)
   if(arg_TORCH)
     target_link_libraries(${name} PUBLIC hp::torch)
     target_precompile_headers(${name} REUSE_FROM hp_torch_pch)
@@ -49,6 +56,7 @@ function(hp_tests folder)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE HP_SOURCE_DIR="${PROJECT_SOURCE_DIR}" HP_BINARY_DIR="${PROJECT_BINARY_DIR}")
   target_compile_options(${name} PRIVATE ${hp_light_options})
+  hp_batches(${name} 3)
   target_link_libraries(${name} PRIVATE ${arg_LINK} GTest::gmock GTest::gtest GTest::gtest_main)
   if(arg_TORCH)
     target_precompile_headers(${name} REUSE_FROM hp_torch_test_pch)

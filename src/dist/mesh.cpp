@@ -141,6 +141,12 @@ std::vector<int> Mesh::members(const std::string& name, int rank) const {
   return ranks;
 }
 
+Groups one_rank_groups() {
+  Groups groups;
+  for (const std::string& name : Mesh::axes()) groups[name] = self_group(name);
+  return groups;
+}
+
 Groups make_groups(World& world, const Mesh& mesh, Seconds timeout) {
   HP_CHECK(world.size() == mesh.world_size(), "a mesh of {} ranks in a world of {}", mesh.world_size(), world.size());
   Groups groups;

@@ -62,6 +62,9 @@ class Mesh {
 
 using Groups = std::map<std::string, std::shared_ptr<Group>>;  // by axis
 
+// A group of one on every axis, for a process that is the only rank.
+Groups one_rank_groups();
+
 // The groups of this rank on every axis. The axes of weights and gradients (fsdp*, edp) are bulk, all others critical.
 Groups make_groups(World& world, const Mesh& mesh, Seconds timeout = Seconds(600));
 

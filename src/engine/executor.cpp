@@ -95,22 +95,8 @@ dist::Group& SegmentRun::group(const std::string& axis) {
   return executor_.group(axis);
 }
 
-namespace {
-
-dist::Groups with_all_axes(dist::Groups groups) {
-  for (const std::string& axis : dist::Mesh::axes()) {
-    if (!groups.contains(axis)) groups[axis] = dist::self_group(axis);
-  }
-  return groups;
-}
-
-}  // namespace
-
 Executor::Executor(const Program& program, ParameterStore& parameters, dist::Groups groups)
-    : program_(program),
-      parameters_(parameters),
-      groups_(with_all_axes(std::move(groups))),
-      units_(program, parameters, groups_) {}
+    : program_(program), parameters_(parameters), groups_(std::move(groups)), units_(program, parameters, groups_, wait_clock_) {}
 
 Executor::~Executor() = default;
 
@@ -134,6 +120,7 @@ void Executor::run(const std::vector<Action>& schedule, const std::vector<ValueM
     pending_transpose_.clear();
     result_like_.clear();
     units_.abandon();
+    if (offload_) offload_->abandon();
     ledger_ = Ledger();
     throw;
   }
@@ -206,6 +193,32 @@ void Executor::run_action(const Action& action, const std::vector<std::vector<do
     case ActionKind::kReleaseValue:
       ledger_.release_value({action.index}, m);
       break;
+    case ActionKind::kLaunchOffload:
+    case ActionKind::kWaitOffload:
+    case ActionKind::kLaunchFetch:
+    case ActionKind::kWaitFetch:
+      move(action);
+      break;
+  }
+}
+
+void Executor::move(const Action& action) {
+  HP_CHECK(offload_ != nullptr, "`{}`, and there is no file to offload to", describe(program_, action));
+  const Offload::Key key{action.index, action.micro_batch};
+  const ValueId value{action.index};
+  switch (action.kind) {
+    case ActionKind::kLaunchOffload:
+      offload_->launch_write(key, program_.values[action.index].name, ledger_.value(value, action.micro_batch));
+      break;
+    case ActionKind::kWaitOffload:
+      offload_->wait_write(key);
+      ledger_.release_value(value, action.micro_batch);
+      break;
+    case ActionKind::kLaunchFetch:
+      offload_->launch_read(key);
+      break;
+    default:
+      ledger_.put_value(value, action.micro_batch, offload_->wait_read(key));
   }
 }
 
@@ -230,9 +243,7 @@ void Executor::forward(const Action& action, bool is_recompute) {
   }
   if (!action.keep_graph) return;
   const std::pair<int, int> key{action.index, action.micro_batch};
-  const bool derives =
-      std::any_of(segment.makes.begin(), segment.makes.end(), [&](ValueId id) { return program_.needs_gradient[id.index]; });
-  if (!derives) return;
+  if (!program_.has_backward[key.first]) return;
   std::vector<at::Tensor> held;
   for (const auto& [id, tensor] : run->inputs_) held.push_back(tensor.detach());
   for (const auto& [id, tensor] : run->outputs_) held.push_back(tensor.detach());
@@ -354,7 +365,7 @@ void Executor::wait(const Action& action) {
   const Exchange& exchange = program_.exchanges[action.index];
   auto node = pending_.extract({action.index, action.micro_batch});
   HP_CHECK(!node.empty(), "exchange {} was never launched", exchange.name);
-  at::Tensor result = node.mapped().wait();
+  at::Tensor result = wait_clock_.wait(node.mapped(), exchange.axis, exchange.name);
   if (exchange.order.valid()) result = result.index_select(0, ledger_.value(exchange.order, action.micro_batch));
   check_shape(exchange.output, action.micro_batch, result);
   if (program_.needs_gradient[exchange.output.index]) {
@@ -401,7 +412,8 @@ void Executor::launch_transpose(const Action& action) {
 void Executor::wait_transpose(const Action& action) {
   auto node = pending_transpose_.extract({action.index, action.micro_batch});
   HP_CHECK(!node.empty(), "the transpose of exchange {} was never launched", program_.exchanges[action.index].name);
-  ledger_.add_gradient(program_.exchanges[action.index].input, action.micro_batch, node.mapped().wait());
+  const Exchange& exchange = program_.exchanges[action.index];
+  ledger_.add_gradient(exchange.input, action.micro_batch, wait_clock_.wait(node.mapped(), exchange.axis, exchange.name));
 }
 
 void Executor::check_shape(ValueId value, int micro_batch, const at::Tensor& tensor) {

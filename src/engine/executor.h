@@ -15,9 +15,11 @@
 
 #include "dist/mesh.h"
 #include "engine/ledger.h"
+#include "engine/offload.h"
 #include "engine/program.h"
 #include "engine/schedule.h"
 #include "engine/unit_exchange.h"
+#include "engine/wait_clock.h"
 #include "engine/weight.h"
 
 namespace hyperparallel::engine {
@@ -75,8 +77,8 @@ class ActionObserver {
 
 class Executor {
  public:
-  // Both must outlive the executor. `groups` gives the group of each mesh axis; an axis that is not named is a group of one.
-  Executor(const Program& program, ParameterStore& parameters, dist::Groups groups = {});
+  // Both must outlive the executor. `groups` gives the group of every mesh axis.
+  Executor(const Program& program, ParameterStore& parameters, dist::Groups groups = dist::one_rank_groups());
   ~Executor();
 
   // Runs the schedule. `inputs[m]` holds every program input of micro-batch m; `seeds[m]` the coefficient of every loss of the
@@ -95,6 +97,13 @@ class Executor {
   // Gradients of program inputs that wanted one, of the last micro-batch.
   const ValueMap& input_gradients() const { return input_gradients_; }
 
+  // Where schedules with offloading keep values: a file without a name in this folder. Throws file::FileError.
+  void offload_to(const std::filesystem::path& folder) { offload_ = std::make_unique<Offload>(folder); }
+  const Offload* offload() const { return offload_.get(); }  // nullptr: nowhere
+
+  // Counts how long runs wait for other ranks: values, parameters and gradients.
+  WaitClock& wait_clock() { return wait_clock_; }
+
   // Calls `watch(name, tensor)` for every value that is made and everything segments show, on first forwards.
   using Watch = std::function<void(const std::string&, const at::Tensor&)>;
   void watch(Watch watch) { watch_ = std::move(watch); }
@@ -104,7 +113,10 @@ class Executor {
   void remove_observer(ActionObserver& observer) { std::erase(observers_, &observer); }
 
   const Program& program() const { return program_; }
-  bool exchanging() const { return !pending_.empty() || !pending_transpose_.empty() || units_.busy(); }
+  // Whether something is on its way: to other ranks or to the file.
+  bool exchanging() const {
+    return !pending_.empty() || !pending_transpose_.empty() || units_.busy() || (offload_ && offload_->busy());
+  }
   dist::Group& group(const std::string& axis) const { return *groups_.at(axis); }
   const Ledger& ledger() const { return ledger_; }
   ParameterStore& parameters() { return parameters_; }
@@ -116,6 +128,7 @@ class Executor {
   void run_action(const Action& action, const std::vector<std::vector<double>>& seeds);
   void forward(const Action& action, bool is_recompute);
   void backward(const Action& action, const std::vector<std::vector<double>>& seeds_of);
+  void move(const Action& action);  // to and from the offload's file
   void launch(const Action& action);
   void wait(const Action& action);
   void launch_transpose(const Action& action);
@@ -128,8 +141,10 @@ class Executor {
   const Program& program_;
   ParameterStore& parameters_;
   dist::Groups groups_;
+  WaitClock wait_clock_;
   UnitExchange units_;
   Ledger ledger_;
+  std::unique_ptr<Offload> offload_;
   std::map<std::pair<int, int>, std::unique_ptr<SegmentRun>> graphs_;  // (segment, micro-batch) that waits for its backward
   std::map<std::pair<int, int>, dist::Pending> pending_, pending_transpose_;  // (exchange, micro-batch)
   std::map<std::pair<int, int>, at::Tensor> result_like_;                     // likewise: shape and type of the output, no memory

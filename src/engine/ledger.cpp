@@ -68,6 +68,11 @@ at::Tensor Ledger::take_gradient(ValueId value, int micro_batch) {
   return gradient;
 }
 
+at::Tensor Ledger::gradient(ValueId value, int micro_batch) const {
+  auto it = gradients_.find({value.index, micro_batch});
+  return it == gradients_.end() ? at::Tensor() : it->second;
+}
+
 void Ledger::add_graph(int segment, int micro_batch, std::vector<at::Tensor> held, int64_t uncounted) {
   for (const at::Tensor& tensor : held) hold(tensor);
   const int64_t allocated = allocated_bytes();

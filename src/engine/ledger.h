@@ -30,6 +30,8 @@ class Ledger {
   void add_gradient(ValueId value, int micro_batch, const at::Tensor& gradient);
   // The summed gradient, removed from the ledger; undefined when nothing was added.
   at::Tensor take_gradient(ValueId value, int micro_batch);
+  // The same, still in the ledger.
+  at::Tensor gradient(ValueId value, int micro_batch) const;
   bool has_gradient(ValueId value, int micro_batch) const { return gradients_.contains({value.index, micro_batch}); }
 
   // `held`: the segment's inputs and outputs; `uncounted`: allocated_bytes() - tensor_bytes() before the segment ran.

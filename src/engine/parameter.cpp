@@ -30,12 +30,12 @@ at::Tensor normal_values(const ParameterSpec& spec, const Box& box, uint64_t see
   return values;
 }
 
+}  // namespace
+
 at::Tensor narrow_to(at::Tensor whole, const Box& box) {
   for (size_t d = 0; d < box.size.size(); ++d) whole = whole.narrow(static_cast<int64_t>(d), box.offset[d], box.size[d]);
   return whole;
 }
-
-}  // namespace
 
 ParameterStore::ParameterStore(std::vector<ParameterSpec> specs, at::ScalarType master, at::ScalarType compute,
                                const Layout& layout)

@@ -45,6 +45,9 @@ struct ParameterSpec {
   bool partial_over_tp = false;  // what the ranks of a tp group add to its gradient are parts, to be summed; else they are equal
 };
 
+// The box of a tensor that is there as a whole, as a view.
+at::Tensor narrow_to(at::Tensor whole, const Box& box);
+
 // This rank's tensors of all parameters of one program.
 class ParameterStore {
  public:

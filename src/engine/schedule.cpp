@@ -37,11 +37,43 @@ const char* to_string(ActionKind kind) {
       return "wait reduce";
     case ActionKind::kReleaseValue:
       return "release";
+    case ActionKind::kLaunchOffload:
+      return "launch offload";
+    case ActionKind::kWaitOffload:
+      return "wait offload";
+    case ActionKind::kLaunchFetch:
+      return "launch fetch";
+    case ActionKind::kWaitFetch:
+      return "wait fetch";
   }
   return "?";
 }
 
 namespace {
+
+bool matches_any(const std::vector<std::string>& globs, const std::string& name) {
+  return std::ranges::any_of(globs, [&](const std::string& glob) { return glob_matches(glob, name); });
+}
+
+bool runs_segment(const Action& action) {
+  return action.kind == ActionKind::kForward || action.kind == ActionKind::kRecompute || action.kind == ActionKind::kBackward;
+}
+
+// Actions to put around those of a list.
+struct Insertions {
+  explicit Insertions(size_t actions) : before(actions), after(actions) {}
+  std::vector<std::vector<Action>> before, after;  // by action
+
+  std::vector<Action> into(const std::vector<Action>& actions) const {
+    std::vector<Action> result;
+    for (size_t i = 0; i < actions.size(); ++i) {
+      result.insert(result.end(), before[i].begin(), before[i].end());
+      result.push_back(actions[i]);
+      result.insert(result.end(), after[i].begin(), after[i].end());
+    }
+    return result;
+  }
+};
 
 // Emits the actions of one step; the passes below it add units and releases.
 class Builder {
@@ -53,7 +85,7 @@ class Builder {
       forward(micro_batch);
       if (options_.backward) backward(micro_batch);
     }
-    return with_units(with_releases(std::move(actions_)));
+    return with_units(with_releases(with_offload(std::move(actions_))));
   }
 
  private:
@@ -65,12 +97,16 @@ class Builder {
     const auto size = options_.axis_sizes.find(exchange.axis);
     return size == options_.axis_sizes.end() || size->second == 1;
   }
+  // Whether backward has it again rather than its result.
+  bool repeats(const Exchange& exchange) const {
+    return is_local(exchange) || matches_any(options_.recompute.regather, exchange.name);
+  }
   // The region that makes a value, anew where that is recomputed; nothing for inputs and for what other ranks sent.
   std::optional<int> made_in(int value) const {
     if (program_.segment_of[value] >= 0) return program_.segments[program_.segment_of[value]].region;
     if (program_.exchange_of[value] < 0) return {};
     const Exchange& exchange = program_.exchanges[program_.exchange_of[value]];
-    return is_local(exchange) ? std::optional(exchange.region) : std::nullopt;
+    return repeats(exchange) ? std::optional(exchange.region) : std::nullopt;
   }
 
   // Decides which segments run again and which values stay for them.
@@ -90,7 +126,10 @@ class Builder {
     }
     const auto leaves = [&](ValueId id, int reader_region) {
       const auto region = made_in(id.index);
-      if (region && run_of(*region) != run_of(reader_region)) kept_[id.index] = true;
+      if (!region || run_of(*region) == run_of(reader_region)) return;
+      const int exchange = program_.exchange_of[id.index];
+      const bool is_regathered = exchange >= 0 && !is_local(program_.exchanges[exchange]);
+      kept_[(is_regathered ? program_.exchanges[exchange].input : id).index] = true;
     };
     for (const Segment& reader : program_.segments) {
       for (ValueId id : reader.reads) leaves(id, reader.region);
@@ -98,7 +137,7 @@ class Builder {
     for (const Exchange& exchange : program_.exchanges) leaves(exchange.input, exchange.region);
     if (policy.mode == RecomputePolicy::Mode::kSelective) {
       for (size_t v = 0; v < kept_.size(); ++v) {
-        for (const std::string& glob : policy.keep) kept_[v] = kept_[v] || glob_matches(glob, program_.values[v].name);
+        kept_[v] = kept_[v] || matches_any(policy.keep, program_.values[v].name);
       }
     }
   }
@@ -147,7 +186,7 @@ class Builder {
     repeated_.assign(program_.exchanges.size(), false);
     for (auto step = program_.steps.rbegin(); step != program_.steps.rend(); ++step) {
       if (auto* run = std::get_if<RunSegment>(&*step)) {
-        if (!has_backward(run->segment)) continue;
+        if (!program_.has_backward[run->segment]) continue;
         recompute(run->segment, micro_batch);
         emit(ActionKind::kBackward, run->segment, micro_batch);
       } else if (auto* launch = std::get_if<LaunchExchange>(&*step)) {
@@ -159,10 +198,6 @@ class Builder {
     }
   }
 
-  bool has_backward(int s) const {
-    const std::vector<ValueId>& makes = program_.segments[s].makes;
-    return std::any_of(makes.begin(), makes.end(), [&](ValueId id) { return program_.needs_gradient[id.index]; });
-  }
   bool differentiable(int exchange) const { return program_.needs_gradient[program_.exchanges[exchange].output.index]; }
 
   // Values an action needs live, and values it puts into the ledger.
@@ -198,11 +233,11 @@ class Builder {
   // Puts a release behind the last use of every life of a value. A life starts where the value is made (again); inputs live from
   // the start.
   std::vector<Action> with_releases(std::vector<Action> actions) const {
-    std::vector<std::vector<Action>> after(actions.size());
+    Insertions insertions(actions.size());
     std::map<std::pair<int, int>, size_t> last;  // (value, micro-batch) -> action of the last use in this life
     std::vector<int> uses, makes;
     auto end_life = [&](std::pair<int, int> key) {
-      after[last.at(key)].push_back({ActionKind::kReleaseValue, key.first, key.second});
+      insertions.after[last.at(key)].push_back({ActionKind::kReleaseValue, key.first, key.second});
       last.erase(key);
     };
     for (size_t i = 0; i < actions.size(); ++i) {
@@ -216,12 +251,55 @@ class Builder {
       }
     }
     while (!last.empty()) end_life(last.begin()->first);
-    std::vector<Action> result;
-    for (size_t i = 0; i < actions.size(); ++i) {
-      result.push_back(actions[i]);
-      result.insert(result.end(), after[i].begin(), after[i].end());
+    return insertions.into(actions);
+  }
+
+  // For each (value, micro-batch) that may be offloaded, the actions around each stretch in which it is only held.
+  std::map<std::pair<int, int>, std::vector<std::pair<size_t, size_t>>> rests(const std::vector<Action>& actions) const {
+    std::vector<bool> matches(program_.values.size());
+    for (size_t v = 0; v < matches.size(); ++v) {
+      const bool is_made = program_.segment_of[v] >= 0 || program_.exchange_of[v] >= 0;
+      matches[v] = is_made && kept_[v] && matches_any(options_.recompute.offload, program_.values[v].name);
     }
-    return result;
+    for (ValueId id : program_.outputs) matches[id.index] = false;
+    std::map<std::pair<int, int>, std::vector<std::pair<size_t, size_t>>> rests;
+    std::map<std::pair<int, int>, size_t> last;  // use, or making
+    std::vector<int> uses, makes;
+    for (size_t i = 0; i < actions.size(); ++i) {
+      uses_of(actions[i], uses, makes);
+      for (int value : uses) {
+        const std::pair<int, int> key{value, actions[i].micro_batch};
+        if (!matches[value]) continue;
+        rests[key].emplace_back(last.at(key), i);
+        last[key] = i;
+      }
+      for (int value : makes) last[{value, actions[i].micro_batch}] = i;
+    }
+    return rests;
+  }
+
+  // NOTE [Offload] of the header.
+  std::vector<Action> with_offload(std::vector<Action> actions) const {
+    if (options_.recompute.offload.empty() || !options_.backward) return actions;
+    const auto distance = static_cast<size_t>(options_.recompute.offload_distance);
+    std::vector<size_t> runs;  // actions that run a segment
+    for (size_t i = 0; i < actions.size(); ++i) {
+      if (runs_segment(actions[i])) runs.push_back(i);
+    }
+    Insertions insertions(actions.size());
+    for (const auto& [key, rests] : rests(actions)) {
+      for (const auto& [former, next] : rests) {
+        const auto after = static_cast<size_t>(std::upper_bound(runs.begin(), runs.end(), former) - runs.begin());
+        const auto back = static_cast<size_t>(std::lower_bound(runs.begin(), runs.end(), next) - runs.begin());
+        if (back - after < 3 * distance) continue;
+        const auto action = [&](ActionKind kind) { return Action{kind, key.first, key.second}; };
+        insertions.after[former].push_back(action(ActionKind::kLaunchOffload));
+        insertions.before[runs[after + distance]].push_back(action(ActionKind::kWaitOffload));
+        insertions.before[runs[back - distance]].push_back(action(ActionKind::kLaunchFetch));
+        insertions.before[next].push_back(action(ActionKind::kWaitFetch));
+      }
+    }
+    return insertions.into(actions);
   }
 
   // A stretch of actions in which a unit's compute copies are there.
@@ -235,8 +313,8 @@ class Builder {
     std::map<std::pair<int, int>, Life> lives;
     for (size_t i = 0; i < actions.size(); ++i) {
       const Action& action = actions[i];
-      const bool is_backward = action.kind == ActionKind::kBackward || action.kind == ActionKind::kRecompute;
-      if (action.kind != ActionKind::kForward && !is_backward) continue;
+      if (!runs_segment(action)) continue;
+      const bool is_backward = action.kind != ActionKind::kForward;
       for (ParameterId id : program_.segments[action.index].parameters) {
         const int unit = program_.unit_of[id.index];
         const int life = options_.release_after_forward ? 2 * action.micro_batch + is_backward : 0;
@@ -305,13 +383,17 @@ std::vector<Action> build_schedule(const Program& program, const ScheduleOptions
   return Builder(program, options).build();
 }
 
-std::vector<std::string> unmatched_keep(const Program& program, const RecomputePolicy& policy) {
+std::vector<std::string> unmatched_globs(const Program& program, const RecomputePolicy& policy) {
   std::vector<std::string> unmatched;
-  for (const std::string& glob : policy.keep) {
-    const bool matches = std::any_of(program.values.begin(), program.values.end(),
-                                     [&](const ValueSpec& value) { return glob_matches(glob, value.name); });
-    if (!matches) unmatched.push_back(glob);
-  }
+  const auto check = [&](const char* list, const std::vector<std::string>& globs, const auto& items) {
+    for (const std::string& glob : globs) {
+      const bool matches = std::ranges::any_of(items, [&](const auto& item) { return glob_matches(glob, item.name); });
+      if (!matches) unmatched.push_back(fmt::format("{}: `{}`", list, glob));
+    }
+  };
+  check("keep", policy.keep, program.values);
+  check("regather", policy.regather, program.exchanges);
+  check("offload", policy.offload, program.values);
   return unmatched;
 }
 
@@ -335,6 +417,10 @@ const std::string& name_of(const Program& program, const Action& action) {
     case ActionKind::kWaitReduce:
       return program.units[action.index].name;
     case ActionKind::kReleaseValue:
+    case ActionKind::kLaunchOffload:
+    case ActionKind::kWaitOffload:
+    case ActionKind::kLaunchFetch:
+    case ActionKind::kWaitFetch:
       return program.values[action.index].name;
   }
   HP_CHECK(false, "action {}", static_cast<int>(action.kind));

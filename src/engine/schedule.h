@@ -14,11 +14,18 @@ namespace hyperparallel::engine {
 // full run keeps discrete choices and what came from other ranks (they are given again, not made or sent again) and makes the
 // rest anew, once, just before its backward; exchanges that need no other rank are repeated. `selective` also keeps every value
 // whose name matches a glob of `keep`; a segment all of whose inputs are at hand is run again alone. Bits are those of `none` in
-// every mix.
+// every mix. What an exchange of `regather` brought from other ranks is not held but exchanged again for backward.
+// NOTE [Offload]: held values that match `offload` rest in a file (engine/offload.h) between uses that lie three times
+// `offload_distance` segments apart or more: they set out after the one, their memory is free `offload_distance` segments later,
+// and they set out back as many segments before the next. Program inputs and outputs stay with whoever holds them.
 struct RecomputePolicy {
   enum class Mode { kNone, kFull, kSelective } mode = Mode::kNone;
-  int every = 1;                  // regions per run
-  std::vector<std::string> keep;  // kSelective: globs over value names, `*` spans anything
+  int every = 1;  // regions per run
+  // Globs over value names, `*` spans anything; an exchange is named like its output.
+  std::vector<std::string> keep = {};      // kSelective
+  std::vector<std::string> regather = {};  // exchanges that are repeated
+  std::vector<std::string> offload = {};
+  int offload_distance = 8;  // segments
 };
 
 enum class ActionKind {
@@ -35,6 +42,10 @@ enum class ActionKind {
   kLaunchReduce,     // unit: what backward added sets out to the owners
   kWaitReduce,       // unit: and is added to their gradients
   kReleaseValue,     // value: its last reader is done
+  kLaunchOffload,    // value: sets out to the file
+  kWaitOffload,      // value: is there, its memory is free
+  kLaunchFetch,      // value: sets out from the file
+  kWaitFetch,        // value: is back
 };
 const char* to_string(ActionKind kind);
 
@@ -61,8 +72,8 @@ struct ScheduleOptions {
 // has arrived, and a reduction is awaited behind the launch of the next.
 std::vector<Action> build_schedule(const Program& program, const ScheduleOptions& options);
 
-// Globs of the policy that match no value of the program.
-std::vector<std::string> unmatched_keep(const Program& program, const RecomputePolicy& policy);
+// Globs of the policy that match no value of the program (for `regather`: no exchange), each with its list: "keep: `x`".
+std::vector<std::string> unmatched_globs(const Program& program, const RecomputePolicy& policy);
 
 std::string describe(const Program& program, const std::vector<Action>& schedule);
 std::string describe(const Program& program, const Action& action);  // "forward layers.3.attend #0"

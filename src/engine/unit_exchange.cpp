@@ -13,13 +13,8 @@ dist::Pending nothing() {
 
 }  // namespace
 
-UnitExchange::UnitExchange(const Program& program, ParameterStore& parameters, const dist::Groups& groups)
-    : program_(program), parameters_(parameters), groups_(groups), derived_(parameters.size(), false) {
-  for (const Segment& segment : program.segments) {
-    if (!std::ranges::any_of(segment.makes, [&](ValueId id) { return program.needs_gradient[id.index]; })) continue;
-    for (ParameterId id : segment.parameters) derived_[id.index] = true;
-  }
-}
+UnitExchange::UnitExchange(const Program& program, ParameterStore& parameters, const dist::Groups& groups, WaitClock& clock)
+    : program_(program), parameters_(parameters), groups_(groups), clock_(clock) {}
 
 void UnitExchange::abandon() {
   gathers_.clear();
@@ -72,7 +67,7 @@ void UnitExchange::wait_gather(int unit) {
   auto node = gathers_.extract(unit);
   HP_CHECK(!node.empty(), "the gather of unit {} was never launched", program_.units[unit].name);
   for (Message& message : node.mapped()) {
-    const at::Tensor all = message.pending.wait();
+    const at::Tensor all = clock_.wait(message.pending, message.axis, program_.units[unit].name + ".gather");
     std::vector<std::vector<at::Tensor>> shards(message.parameters.size());
     int64_t first = 0;
     for (size_t rank = 0; rank < message.elements.size(); ++rank) {
@@ -102,7 +97,7 @@ void UnitExchange::release(int unit) {
 std::vector<ParameterId> UnitExchange::trained(int unit) const {
   std::vector<ParameterId> ids;
   for (ParameterId id : program_.units[unit].parameters) {
-    if (parameters_.trainable(id) && derived_[id.index]) ids.push_back(id);
+    if (parameters_.trainable(id) && program_.gets_gradient[id.index]) ids.push_back(id);
   }
   return ids;
 }
@@ -132,7 +127,8 @@ void UnitExchange::sum_over(const std::string& axis, const std::vector<Parameter
   if (parameters.empty() || group(axis).size() == 1) return;
   std::vector<at::Tensor> parts;
   for (ParameterId id : parameters) parts.push_back(parameters_.gradient(id).view({-1}));
-  const at::Tensor sum = group(axis).all_reduce(at::cat(parts), label).wait();
+  dist::Pending pending = group(axis).all_reduce(at::cat(parts), label);
+  const at::Tensor sum = clock_.wait(pending, axis, label);
   int64_t first = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     parts[i].copy_(sum.narrow(0, first, parts[i].numel()));
@@ -144,7 +140,7 @@ void UnitExchange::wait_reduce(int unit, bool last) {
   auto node = reductions_.extract(unit);
   HP_CHECK(!node.empty(), "the reduction of unit {} was never launched", program_.units[unit].name);
   for (Message& message : node.mapped()) {
-    const at::Tensor mine = message.pending.wait();
+    const at::Tensor mine = clock_.wait(message.pending, message.axis, program_.units[unit].name + ".reduce");
     int64_t first = 0;
     for (ParameterId id : message.parameters) {
       const auto& size = parameters_.placement(id).owned.size;

@@ -13,13 +13,14 @@
 #include "dist/mesh.h"
 #include "engine/parameter.h"
 #include "engine/program.h"
+#include "engine/wait_clock.h"
 
 namespace hyperparallel::engine {
 
 class UnitExchange {
  public:
   // All must outlive it. Every rank calls the functions below for the same units in the same order.
-  UnitExchange(const Program& program, ParameterStore& parameters, const dist::Groups& groups);
+  UnitExchange(const Program& program, ParameterStore& parameters, const dist::Groups& groups, WaitClock& clock);
 
   void launch_gather(int unit);
   void wait_gather(int unit);  // the unit's compute copies are there
@@ -51,7 +52,7 @@ class UnitExchange {
   const Program& program_;
   ParameterStore& parameters_;
   const dist::Groups& groups_;
-  std::vector<bool> derived_;                                 // per parameter: some segment that uses it has a backward
+  WaitClock& clock_;
   std::map<int, std::vector<Message>> gathers_, reductions_;  // by unit
 };
 

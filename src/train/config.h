@@ -140,7 +140,8 @@ struct KernelsSection {
 struct RecomputeSection {
   RecomputeMode mode = RecomputeMode::kNone;
   int64_t every = 1;
-  std::vector<std::string> keep;
+  std::vector<std::string> keep, regather, offload;
+  Path offload_folder;
 };
 
 struct OptimizerGroup {
@@ -218,6 +219,7 @@ struct ProfileSection {
 
 struct DebugSection {
   bool check_ledger = false;
+  bool check_contracts = false;
   int64_t dump_batches = 0;
 };
 

@@ -23,6 +23,13 @@ class Checker {
     if (c_.recompute.mode == RecomputeMode::kNone && c_.recompute.every != 1) {
       complain("recompute.every", fmt::format("{} needs recompute.mode full or selective", c_.recompute.every));
     }
+    if (c_.recompute.mode == RecomputeMode::kNone) {
+      if (!c_.recompute.regather.empty()) complain("recompute.regather", "needs recompute.mode full or selective");
+      if (!c_.recompute.offload.empty()) {
+        complain("recompute.offload",
+                 "needs recompute.mode full or selective: without it the graphs of segments hold all values");
+      }
+    }
     if (c_.debug.check_ledger && c_.checkpoint.async_mode && c_.checkpoint.interval > 0) {
       complain("debug.check_ledger", "needs checkpoint.async_mode false: a save in the background frees memory during a step");
     }

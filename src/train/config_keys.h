@@ -140,6 +140,11 @@ void visit_keys(V& visit, C& c) {
   visit("mode", c.mode, any(), "keep all values for backward, recompute all, or recompute all but those of `keep`");
   visit("every", c.every, at_least(1, "layers"), "layers between two kept boundaries");
   visit("keep", c.keep, any(), "globs of value names that `selective` keeps");
+  visit("regather", c.regather, any(),
+        "globs of exchange names whose results are exchanged again for backward rather than held: less memory, more traffic");
+  visit("offload", c.offload, any(),
+        "globs of value names that rest in a file between forward and backward, `layers.*.streams` for the borders of layers");
+  visit("offload_folder", c.offload_folder, any(), "where that file lies, which has no name there; empty: train.output");
 }
 
 template <class V, Is<OptimizerGroup> C>
@@ -232,6 +237,9 @@ void visit_keys(V& visit, C& c) {
 
 template <class V, Is<DebugSection> C>
 void visit_keys(V& visit, C& c) {
+  visit("check_contracts", c.check_contracts, any(),
+        "compare what several ranks must have alike, at the borders of all layers and before every step, and stop where it "
+        "differs");
   visit("check_ledger", c.check_ledger, any(),
         "compare the ledger with the bytes alive after each action of a step, and stop where they differ");
   visit("dump_batches", c.dump_batches, at_least(0, "batches"),

@@ -23,7 +23,7 @@ std::string with_thousands(double value) {
   return grouped;
 }
 
-std::string duration(double seconds) {
+std::string clock_text(double seconds) {
   const auto whole = static_cast<int64_t>(std::lround(seconds));
   if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
@@ -73,7 +73,7 @@ void ProgressLine::write(const StepMetrics& metrics) {
     for (size_t i = 0; i < parts.size(); ++i) fmt::print(stream_, "{}  ", fmt::styled(parts[i], fmt::fg(kColours[i])));
     const double each = steps_seen_ > 1 ? seconds_ / static_cast<double>(steps_seen_ - 1) : metrics.seconds;
     fmt::print(stream_, "{}\n",
-               fmt::styled(duration(each * static_cast<double>(last_step_ - metrics.step)) + " left", fmt::emphasis::faint));
+               fmt::styled(clock_text(each * static_cast<double>(last_step_ - metrics.step)) + " left", fmt::emphasis::faint));
   }
   std::fflush(stream_);
 }

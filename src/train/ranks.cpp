@@ -30,7 +30,7 @@ std::shared_ptr<dist::Group> Ranks::checkpoint_group() const {
 
 Ranks one_rank() {
   Ranks ranks;
-  for (const std::string& axis : dist::Mesh::axes()) ranks.groups[axis] = dist::self_group(axis);
+  ranks.groups = dist::one_rank_groups();
   return ranks;
 }
 

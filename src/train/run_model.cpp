@@ -39,6 +39,8 @@ engine::RecomputePolicy recompute_policy(const RecomputeSection& recompute) {
                                                          : engine::RecomputePolicy::Mode::kSelective;
   policy.every = static_cast<int>(recompute.every);
   policy.keep = recompute.keep;
+  policy.regather = recompute.regather;
+  policy.offload = recompute.offload;
   return policy;
 }
 
@@ -168,9 +170,7 @@ at::Tensor load_owned(const checkpoint::Checkpoint& source, const std::string& n
   return source.load_box(name, owned.offset, owned.size);
 }
 at::Tensor load_owned(const checkpoint::HfFolder& source, const std::string& name, const Box& owned) {
-  at::Tensor whole = source.load(name);
-  for (size_t d = 0; d < owned.size.size(); ++d) whole = whole.narrow(static_cast<int64_t>(d), owned.offset[d], owned.size[d]);
-  return whole;
+  return engine::narrow_to(source.load(name), owned);
 }
 
 // `where` names the source in messages.

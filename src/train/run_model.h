@@ -38,7 +38,8 @@ std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Toke
 // The same without a tokenizer. `engram_token_map`: the class of each id of the vocabulary; unused without Engram layers.
 std::unique_ptr<RunModel> build_run_model(const models::deepseek_v41::ModelConfig& config,
                                           const models::deepseek_v41::ProgramOptions& options, at::ScalarType compute,
-                                          std::vector<int32_t> engram_token_map, const dist::Groups& groups = {});
+                                          std::vector<int32_t> engram_token_map,
+                                          const dist::Groups& groups = dist::one_rank_groups());
 
 // Sets libtorch's threads, determinism and allocator for this process, from `train.threads` (0: the cores, over the ranks of this
 // host) and `train.deterministic`. Call first.

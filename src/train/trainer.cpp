@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/trace.h"
 #include "engine/memory.h"
@@ -21,8 +22,8 @@ std::vector<engine::Action> make_schedule(const RunModel& model, const Config& c
   engine::ScheduleOptions options = schedule_options(config, model.model.options.layout);
   options.backward = backward;
   if (!backward) options.micro_batches = 1;
-  if (const auto unmatched = engine::unmatched_keep(model.model.program, options.recompute); !unmatched.empty()) {
-    throw ConfigError("recompute.keep: `{}` matches no value of the program", fmt::join(unmatched, "`, `"));
+  if (const auto unmatched = engine::unmatched_globs(model.model.program, options.recompute); !unmatched.empty()) {
+    throw ConfigError("these globs match nothing in the program: recompute.{}", fmt::join(unmatched, ", recompute."));
   }
   return engine::build_schedule(model.model.program, options);
 }
@@ -63,9 +64,20 @@ Trainer::Trainer(const Config& config, dist::World* world)
   engram_clock_ = std::make_unique<engine::SegmentClock>(model_->model.program, "*.engram.lookup");
   model_->executor->add_observer(*engram_clock_);
   if (config.debug.check_ledger) model_->executor->add_observer(ledger_check_);
+  if (config.debug.check_contracts) model_->executor->add_observer(contract_check_);
 }
 
 Trainer::~Trainer() = default;
+
+void Trainer::set_up_offload() {
+  if (config_.recompute.offload.empty()) return;
+  const int64_t values = std::ranges::count(schedule_, engine::ActionKind::kLaunchOffload, &engine::Action::kind);
+  log::info("recompute.offload: {} values of a step rest in a file", values);
+  if (values == 0) log::warn("recompute.offload: nothing that matches is held long enough between its uses to be worth it");
+  const Path& folder = config_.recompute.offload_folder.empty() ? config_.train.output : config_.recompute.offload_folder;
+  file::create_folders(folder);
+  if (values > 0) model_->executor->offload_to(folder);
+}
 
 int64_t Trainer::accumulation() const {
   return schedule_options(config_, ranks_.layout).micro_batches;
@@ -80,6 +92,7 @@ std::vector<optim::OptimizedParameter> Trainer::optimized_parameters() const {
 }
 
 void Trainer::run() {
+  set_up_offload();
   for (auto& callback : callbacks_) callback->on_train_begin(*this);
   while (!finished() && stop_reason_.empty()) {
     step();
@@ -208,6 +221,7 @@ void Trainer::step() {
     model_->executor->clear_counters();
     engine::reset_peak_allocated_bytes();
     engram_clock_->take();  // what a validation took
+    model_->executor->wait_clock().clear();
     forward_backward(metrics, batches);
     sum_loads();
     for (auto& callback : callbacks_) callback->on_gradients(*this, number);
@@ -233,6 +247,12 @@ void Trainer::add_totals(StepMetrics& metrics) const {
   constexpr double kGiB = 1 << 30;
   metrics.memory_rss_bytes = memory_use().rss_bytes;
   metrics.extra["memory/max_active(GiB)"] = static_cast<double>(engine::peak_allocated_bytes()) / kGiB;
+  double waited = 0;
+  for (const auto& [axis, seconds] : model_->executor->wait_clock().seconds()) {
+    waited += seconds;
+    if (ranks_.layout.size(axis) > 1) metrics.extra[fmt::format("exchange/wait_{}(s)", axis)] = seconds;
+  }
+  if (ranks_.world != nullptr) metrics.extra["exchange/wait(s)"] = waited;
   const data::LoaderCounters& data = loader_->counters();
   metrics.extra["data/epoch"] = loader_->epoch();
   metrics.extra["data/samples_dropped"] = static_cast<double>(data.samples_dropped + data.bad_lines + data.bad_images);

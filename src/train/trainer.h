@@ -13,6 +13,7 @@
 
 #include "data/loader.h"
 #include "data/tokenizer.h"
+#include "engine/contract_check.h"
 #include "engine/ledger_check.h"
 #include "engine/segment_clock.h"
 #include "optim/clip.h"
@@ -92,6 +93,7 @@ class Trainer {
   optim::GradientNorm global_norm(std::span<const optim::OptimizedParameter> parameters) const;
   std::string agreed_fault(const std::string& fault) const;
   void sum_loads();
+  void set_up_offload();
   int64_t accumulation() const;  // micro-batches of a rank in a step
   std::vector<optim::OptimizedParameter> optimized_parameters() const;
   void step();
@@ -112,6 +114,7 @@ class Trainer {
   int64_t consecutive_skips_ = 0;
   double peak_gflops_ = std::numeric_limits<double>::quiet_NaN();
   engine::LedgerCheck ledger_check_;
+  engine::ContractCheck contract_check_;
   std::unique_ptr<engine::SegmentClock> engram_clock_;  // of the Engram look-ups
 };
 

@@ -16,7 +16,7 @@ ProgramResult tokenize(const std::string& input) {
 }
 
 TEST(Tokenize, WritesTheGoldenIdsLineByLine) {
-  const auto lines = testing::read_json_lines(testing::golden("data/tokenizer-tiny.jsonl"));
+  const auto lines = test::read_json_lines(test::golden("data/tokenizer-tiny.jsonl"));
   std::string input, expected;
   for (const auto& line : lines) {
     if (line.at("kind") == "unicode-recent") continue;

@@ -12,8 +12,8 @@
 namespace hyperparallel::data {
 namespace {
 
-using ::hyperparallel::testing::fetched;
-using ::hyperparallel::testing::golden;
+using ::hyperparallel::test::fetched;
+using ::hyperparallel::test::golden;
 using nlohmann::json;
 using ::testing::HasSubstr;
 
@@ -75,7 +75,7 @@ TEST_P(ChatGolden, PromptsIdsSpansAndLabelsAreThoseOfTheReference) {
     ++cases;
     const Conversation conversation = conversation_from_json(line, "chat.jsonl");
     const RenderedChat chat = encoder.render(conversation, "chat.jsonl");
-    EXPECT_EQ(testing::sha256(std::vector<char>(chat.text.begin(), chat.text.end())), line["prompt_sha256"]);
+    EXPECT_EQ(test::sha256(std::vector<char>(chat.text.begin(), chat.text.end())), line["prompt_sha256"]);
     const OrderedJson& expected = line[GetParam()];
     const EncodedChat encoded = encode_chat(chat, encoder.tokenizer());
     EXPECT_EQ(encoded.ids, expected["ids"].get<std::vector<int64_t>>());

@@ -16,7 +16,7 @@
 namespace hyperparallel::data {
 
 inline const Tokenizer& tiny_tokenizer() {
-  static const Tokenizer tokenizer = Tokenizer::load(testing::golden("data/tiny-tokenizer/tokenizer.json"));
+  static const Tokenizer tokenizer = Tokenizer::load(test::golden("data/tiny-tokenizer/tokenizer.json"));
   return tokenizer;
 }
 
@@ -45,7 +45,7 @@ inline std::string line_of(const std::string& answer, int words, const std::stri
 }
 
 inline std::string golden_picture(const std::string& name) {
-  return testing::golden("data/images/" + name);
+  return test::golden("data/images/" + name);
 }
 
 // What is trained on, as text.

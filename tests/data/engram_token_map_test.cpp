@@ -9,7 +9,7 @@
 namespace hyperparallel::data {
 namespace {
 
-using namespace hyperparallel::testing;
+using namespace hyperparallel::test;
 
 void expect_golden_map(const std::string& tokenizer_file, const std::string& name) {
   const EngramTokenMap found = build_engram_token_map(Tokenizer::load(tokenizer_file));

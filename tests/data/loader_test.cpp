@@ -287,7 +287,7 @@ TEST_F(LoaderTest, AChangedFileIsRefusedByName) {
   Loader loader(tiny_tokenizer(), options());
   loader.next();
   const json state = loader.state();
-  std::string bytes = testing::read_file(b_);
+  std::string bytes = test::read_file(b_);
   std::string changed = bytes;
   changed[changed.find("b3")] = 'c';
   write(folder_, "b.jsonl", changed);

@@ -13,8 +13,8 @@
 namespace hyperparallel::data {
 namespace {
 
-using ::hyperparallel::testing::golden;
-using ::hyperparallel::testing::read_json_lines;
+using ::hyperparallel::test::golden;
+using ::hyperparallel::test::read_json_lines;
 
 std::vector<std::string> pieces(const Splitter& splitter, const std::string& text) {
   std::vector<size_t> ends;

@@ -12,10 +12,10 @@
 namespace hyperparallel::data {
 namespace {
 
-using ::hyperparallel::testing::fetched;
-using ::hyperparallel::testing::golden;
-using ::hyperparallel::testing::read_file;
-using ::hyperparallel::testing::read_json_lines;
+using ::hyperparallel::test::fetched;
+using ::hyperparallel::test::golden;
+using ::hyperparallel::test::read_file;
+using ::hyperparallel::test::read_json_lines;
 using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

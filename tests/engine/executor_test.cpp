@@ -8,7 +8,7 @@
 namespace hyperparallel::engine {
 namespace {
 
-using namespace hyperparallel::testing;
+using namespace hyperparallel::test;
 using Mode = RecomputePolicy::Mode;
 
 // Allocations are counted from the first tensor on.
@@ -142,6 +142,77 @@ TEST(ExecutorRecompute, KeepsLessMemoryThanNone) {
   EXPECT_LT(peak({Mode::kFull, 1, {}}), peak({}));
 }
 
+TEST(ExecutorRecompute, WhatIsRegatheredIsExchangedAgainAndNotHeld) {
+  const Toy toy;
+  ParameterStore store = store_of(toy);
+  ScheduleOptions held{{Mode::kFull, 1}, 1}, regathered{{Mode::kFull, 1, {}, {"rows"}}, 1};
+  held.axis_sizes = regathered.axis_sizes = {{"ep", 2}};
+  const auto launches = [&](const ScheduleOptions& options) {
+    return std::ranges::count_if(build_schedule(toy.program, options), [&](const Action& action) {
+      return action.kind == ActionKind::kLaunch && toy.program.exchanges[action.index].name == "rows";
+    });
+  };
+  EXPECT_EQ(launches(held), 1);
+  EXPECT_EQ(launches(regathered), 2);
+  const std::vector<ValueMap> batch{toy.batch(13)};
+  expect_same(run_step(toy, store, regathered, batch), run_step(toy, store, {}, batch), "regathered");
+}
+
+TEST(ExecutorOffload, ValuesRestInAFileAndComeBackWithTheSameBits) {
+  const Toy toy;
+  ParameterStore store = store_of(toy, at::kFloat, at::kFloat);
+  const std::vector<ValueMap> batches{toy.batch(13, 0, at::kFloat), toy.batch(0, 1, at::kFloat), toy.batch(7, 2, at::kFloat)};
+  const Result none = run_step(toy, store, {{}, 3}, batches);
+  for (int distance : {1, 2}) {
+    for (const RecomputePolicy& policy : {RecomputePolicy{Mode::kFull, 1, {}, {}, {"*"}, distance},
+                                          RecomputePolicy{Mode::kSelective, 2, {"s*"}, {}, {"*"}, distance},
+                                          RecomputePolicy{Mode::kFull, 1, {}, {}, {"stream"}, distance}}) {
+      const std::vector<Action> schedule = build_schedule(toy.program, {policy, 3});
+      store.clear_gradients();
+      Executor executor(toy.program, store);
+      executor.offload_to(::testing::TempDir());
+      for (int step = 0; step < 2; ++step) {  // the second finds places that the first left
+        store.clear_gradients();
+        executor.clear_counters();
+        executor.run(schedule, batches, seeds_of(3));
+      }
+      EXPECT_FALSE(executor.exchanging());
+      EXPECT_GT(executor.offload()->written_bytes(), 0);
+      Result result{executor.losses(), {}, executor.input_gradients().at(toy.start.index), executor.counters()};
+      for (size_t i = 0; i < store.size(); ++i) result.gradients.push_back(store.gradient({static_cast<int32_t>(i)}));
+      expect_same(result, none, describe(toy.program, schedule));
+    }
+  }
+}
+
+TEST(ExecutorOffload, SetsOutAfterTheLastUseAndIsBackBeforeTheNext) {
+  const Toy toy;
+  std::vector<std::string> lines;
+  for (const Action& action : build_schedule(toy.program, {{Mode::kFull, 1, {}, {}, {"stream"}, 2}, 1})) {
+    const bool moves = action.kind >= ActionKind::kLaunchOffload;
+    const bool runs =
+        action.kind == ActionKind::kForward || action.kind == ActionKind::kRecompute || action.kind == ActionKind::kBackward;
+    if (moves || runs) lines.push_back(describe(toy.program, action));
+  }
+  const auto at = [&](const std::string& line) { return std::ranges::find(lines, line) - lines.begin(); };
+  EXPECT_EQ(lines[at("forward mix #0") + 1], "launch offload stream #0");  // its last reader
+  EXPECT_EQ(lines[at("wait offload stream #0") - 1], "forward loss #0");   // two segments on
+  EXPECT_EQ(lines[at("wait fetch stream #0") + 1], "recompute mix #0");    // its next reader
+  EXPECT_EQ(at("wait fetch stream #0") - at("launch fetch stream #0"), 3);
+}
+
+TEST(ExecutorOffload, AFileThatCannotBeMadeIsNamed) {
+  const Toy toy;
+  ParameterStore store = store_of(toy);
+  Executor executor(toy.program, store);
+  try {
+    executor.offload_to("/proc/nowhere");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("/proc/nowhere: cannot be given a scratch file"));
+  }
+}
+
 TEST(ExecutorLedger, LiveBytesEqualCountedAllocations) {
   Toy toy(64);
   ParameterStore store = store_of(toy, at::kFloat, at::kFloat);
@@ -231,8 +302,8 @@ TEST(ExecutorSchedule, ForwardOnlyGivesTheLossesAndNoGradient) {
 
 TEST(ExecutorSchedule, UnmatchedGlobsAreTold) {
   const Toy toy;
-  EXPECT_EQ(unmatched_keep(toy.program, {Mode::kSelective, 1, {"shar*", "nothing*", "?ixed"}}),
-            std::vector<std::string>{"nothing*"});
+  EXPECT_EQ(unmatched_globs(toy.program, {Mode::kSelective, 1, {"shar*", "nothing*", "?ixed"}, {"shared", "rows"}, {"none"}}),
+            (std::vector<std::string>{"keep: `nothing*`", "regather: `shared`", "offload: `none`"}));
 }
 
 TEST(ExecutorStep, MicroBatchesAccumulate) {

@@ -66,13 +66,9 @@ TEST(Placement, CoversEveryParameterOnceWithTheSameStart) {
       for (size_t i = 0; i < specs().size(); ++i) {
         const ParameterId id{static_cast<int32_t>(i)};
         const Box& owned = store.placement(id).owned;
-        at::Tensor expected = whole.master(id), owner = owners[i];
-        for (size_t d = 0; d < owned.size.size(); ++d) {
-          expected = expected.narrow(static_cast<int64_t>(d), owned.offset[d], owned.size[d]);
-          owner = owner.narrow(static_cast<int64_t>(d), owned.offset[d], owned.size[d]);
-        }
-        EXPECT_TRUE(store.master(id).equal(expected)) << specs()[i].name << " on rank " << rank << " of " << ranks;
-        if (here.is_primary(specs()[i])) owner.add_(1);
+        EXPECT_TRUE(store.master(id).equal(narrow_to(whole.master(id), owned)))
+            << specs()[i].name << " on rank " << rank << " of " << ranks;
+        if (here.is_primary(specs()[i])) narrow_to(owners[i], owned).add_(1);
       }
     }
     for (size_t i = 0; i < owners.size(); ++i)

@@ -11,8 +11,8 @@
 
 namespace hyperparallel::engine {
 
-using testing::normal;
-using testing::Tensors;
+using test::normal;
+using test::Tensors;
 
 struct Toy {
   static constexpr int64_t kVocabulary = 11, kExperts = 4;

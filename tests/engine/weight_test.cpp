@@ -6,7 +6,7 @@
 namespace hyperparallel::engine {
 namespace {
 
-using namespace hyperparallel::testing;
+using namespace hyperparallel::test;
 
 // One weight of a store, gathered.
 struct OneWeight {

@@ -9,9 +9,9 @@
 namespace hyperparallel::kernels {
 namespace {
 
-using namespace hyperparallel::testing;
+using namespace hyperparallel::test;
 
-struct Problem {
+struct AttentionProblem {
   std::vector<int64_t> documents;
   int64_t window, groups, k;
   int64_t heads = 3, d = 5;
@@ -19,7 +19,7 @@ struct Problem {
   at::Tensor start, topk, q, window_kv, compressed_kv, sink;
 
   // topk: `k` places, some of them -1, never one group twice.
-  Problem(std::vector<int64_t> lengths, int64_t window_of, int64_t groups_of, int64_t k_of)
+  AttentionProblem(std::vector<int64_t> lengths, int64_t window_of, int64_t groups_of, int64_t k_of)
       : documents(std::move(lengths)), window(window_of), groups(groups_of), k(k_of) {
     std::vector<int64_t> starts, chosen;
     for (int64_t length : documents) {
@@ -59,10 +59,10 @@ struct Problem {
   }
 };
 
-class Attention : public ::testing::TestWithParam<Problem> {};
+class Attention : public ::testing::TestWithParam<AttentionProblem> {};
 
 TEST_P(Attention, ForwardAndEveryGradientEqualTheDenseReferenceInAnyChunks) {
-  const Problem& p = GetParam();
+  const AttentionProblem& p = GetParam();
   const at::Tensor expected = p.dense(p.inputs()), cotangent = normal(expected.sizes(), "cotangent");
   const Tensors derived = gradients([&](const Tensors& x) { return p.dense(x); }, p.inputs(), cotangent);
   for (int64_t chunk : {1, 7, 128}) {
@@ -75,24 +75,25 @@ TEST_P(Attention, ForwardAndEveryGradientEqualTheDenseReferenceInAnyChunks) {
 }
 
 TEST_P(Attention, GradientsEqualFiniteDifferences) {
-  const Problem& p = GetParam();
+  const AttentionProblem& p = GetParam();
   expect_finite_differences([&](const Tensors& x) { return p.ours(x, 4); }, p.inputs());
 }
 
 INSTANTIATE_TEST_SUITE_P(Problems, Attention,
-                         ::testing::Values(Problem({19}, 4, 7, 3), Problem({1}, 1, 1, 1), Problem({5, 1, 13}, 6, 4, 2),
-                                           Problem({11, 6}, 64, 5, 5), Problem({9}, 3, 4, 0), Problem({9}, 3, 0, 2),
-                                           Problem({0, 3}, 1, 2, 1), Problem({}, 4, 3, 2)),
+                         ::testing::Values(AttentionProblem({19}, 4, 7, 3), AttentionProblem({1}, 1, 1, 1),
+                                           AttentionProblem({5, 1, 13}, 6, 4, 2), AttentionProblem({11, 6}, 64, 5, 5),
+                                           AttentionProblem({9}, 3, 4, 0), AttentionProblem({9}, 3, 0, 2),
+                                           AttentionProblem({0, 3}, 1, 2, 1), AttentionProblem({}, 4, 3, 2)),
                          [](const auto& info) { return "case" + std::to_string(info.index); });
 
 TEST(AttentionWindow, WithoutGroupsTheWindowAloneIsSeen) {
-  const Problem p({7, 4}, 3, 0, 0);
+  const AttentionProblem p({7, 4}, 3, 0, 0);
   const at::Tensor out = csa2_attention(p.q, p.window_kv, {}, {}, p.sink, at::arange(p.tokens), p.start, {p.window, 4});
   EXPECT_CLOSE(out, p.dense(p.inputs()), 1e-13);
 }
 
 TEST(AttentionWindow, OneDocumentDoesNotFeelAnother) {
-  const Problem p({8, 6}, 5, 0, 0);
+  const AttentionProblem p({8, 6}, 5, 0, 0);
   Tensors changed = p.inputs();
   changed[1] = changed[1].clone();
   changed[1].narrow(0, 0, 8).add_(1);
@@ -101,7 +102,7 @@ TEST(AttentionWindow, OneDocumentDoesNotFeelAnother) {
 
 // The queries of some tokens alone, as behind a halo or a kept prefix: every key stays.
 TEST(AttentionWindow, QueriesOfSomeTokensEqualTheirRowsOfTheWhole) {
-  const Problem p({17, 9, 30}, 5, 6, 3);
+  const AttentionProblem p({17, 9, 30}, 5, 6, 3);
   const at::Tensor kept = integers({0, 3, 4, 16, 17, 24, 25, 26, 27, 40, 55});
   const at::Tensor whole = p.dense(p.inputs()), cotangent = normal({kept.size(0), p.heads, p.d}, "cotangent");
   const Tensors derived = gradients([&](const Tensors& x) { return p.dense(x).index_select(0, kept); }, p.inputs(), cotangent);
@@ -117,7 +118,7 @@ TEST(AttentionWindow, QueriesOfSomeTokensEqualTheirRowsOfTheWhole) {
 }
 
 TEST(AttentionTypes, Bfloat16StaysNearAndGivesGradientsOfEachInputsType) {
-  const Problem p({40}, 9, 11, 4);
+  const AttentionProblem p({40}, 9, 11, 4);
   const Tensors low = {p.q.to(at::kBFloat16), p.window_kv.to(at::kBFloat16), p.compressed_kv.to(at::kBFloat16),
                        p.sink.to(at::kFloat)};
   Tensors wide;
@@ -133,7 +134,7 @@ TEST(AttentionTypes, Bfloat16StaysNearAndGivesGradientsOfEachInputsType) {
 }
 
 TEST(AttentionTypes, AWindowOrChunkOfNothingIsRefused) {
-  const Problem p({3}, 1, 1, 1);
+  const AttentionProblem p({3}, 1, 1, 1);
   EXPECT_THROW(csa2_attention(p.q, p.window_kv, {}, {}, p.sink, at::arange(p.tokens), p.start, {0, 4}), InternalError);
   EXPECT_THROW(csa2_attention(p.q, p.window_kv, {}, {}, p.sink, at::arange(p.tokens), p.start, {4, 0}), InternalError);
 }

@@ -9,7 +9,7 @@
 namespace hyperparallel::kernels {
 namespace {
 
-using namespace hyperparallel::testing;
+using namespace hyperparallel::test;
 
 // Documents of these lengths with groups of `ratio` tokens.
 struct Layout {
@@ -31,12 +31,12 @@ at::Tensor small_integers(at::IntArrayRef sizes, const std::string& name) {
   return at::round(normal(sizes, name, at::kFloat));
 }
 
-struct Problem {
+struct IndexProblem {
   Layout layout;
   IndexQueries queries;
   at::Tensor keys, scores;
 
-  explicit Problem(Layout of) : layout(std::move(of)) {
+  explicit IndexProblem(Layout of) : layout(std::move(of)) {
     queries = {small_integers({layout.tokens, 4, 16}, "q"), small_integers({layout.tokens, 4}, "w"), integers(layout.first),
                integers(layout.count)};
     keys = small_integers({layout.groups, 16}, "k");
@@ -53,11 +53,11 @@ std::set<int64_t> best_of(std::vector<int64_t> ids, const std::function<double(i
   return {ids.begin(), ids.end()};
 }
 
-double score_of(const Problem& p, int64_t t, int64_t g) {
+double score_of(const IndexProblem& p, int64_t t, int64_t g) {
   return p.scores.const_data_ptr<float>()[t * p.layout.groups + g];
 }
 
-Choice brute_topk(const Problem& p, int64_t k, const Choice* blocks, int64_t block_size) {
+Choice brute_topk(const IndexProblem& p, int64_t k, const Choice* blocks, int64_t block_size) {
   Choice choice;
   for (int64_t t = 0; t < p.layout.tokens; ++t) {
     std::vector<int64_t> visible;
@@ -70,7 +70,7 @@ Choice brute_topk(const Problem& p, int64_t k, const Choice* blocks, int64_t blo
   return choice;
 }
 
-Choice brute_candidates(const Problem& p, int64_t keep, int64_t block_size) {
+Choice brute_candidates(const IndexProblem& p, int64_t keep, int64_t block_size) {
   Choice choice;
   for (int64_t t = 0; t < p.layout.tokens; ++t) {
     const int64_t count = p.layout.count[t];
@@ -114,7 +114,7 @@ std::vector<Layout> layouts() {
 }
 
 TEST(Indexer, ScoresEqualAPlainLoop) {
-  const Problem p{{{9}, 2}};
+  const IndexProblem p{{{9}, 2}};
   for (int64_t t = 0; t < 9; ++t) {
     for (int64_t g = 0; g < 4; ++g) {
       double sum = 0;
@@ -129,7 +129,7 @@ TEST(Indexer, ScoresEqualAPlainLoop) {
 
 TEST(Indexer, TopkEqualsBruteForceWithTiesInChunksOfEverySize) {
   for (const Layout& layout : layouts()) {
-    const Problem p(layout);
+    const IndexProblem p(layout);
     for (int64_t k : {1, 5, 64}) {
       const Choice expected = brute_topk(p, k, nullptr, 1);
       for (int64_t chunk : {1, 100, 1 << 20}) {
@@ -140,7 +140,7 @@ TEST(Indexer, TopkEqualsBruteForceWithTiesInChunksOfEverySize) {
 }
 
 TEST(Indexer, EqualScoresGiveTheSmallerIndex) {
-  Problem p{{{20}, 2}};
+  IndexProblem p{{{20}, 2}};
   p.queries.q.zero_();  // every head rectified: all scores are 0
   const at::Tensor topk = choose_groups(p.queries, p.keys, 3, {}, {}, 1 << 20).topk;
   EXPECT_TRUE(at::equal(topk[19], at::tensor({0, 1, 2}, at::kInt)));
@@ -149,7 +149,7 @@ TEST(Indexer, EqualScoresGiveTheSmallerIndex) {
 
 TEST(Indexer, CandidatesKeepTheNewestBlockAndRestrictLaterChoices) {
   for (const Layout& layout : layouts()) {
-    const Problem p(layout);
+    const IndexProblem p(layout);
     for (int64_t block_size : {1, 4}) {
       for (int64_t keep : {1, 2, 50}) {
         const Choice blocks = brute_candidates(p, keep, block_size), topk = brute_topk(p, 3, nullptr, 1),
@@ -167,7 +167,7 @@ TEST(Indexer, CandidatesKeepTheNewestBlockAndRestrictLaterChoices) {
 }
 
 TEST(Indexer, ChoicesDoNotDependOnTheThreadCountNorOnStrides) {
-  const Problem p{{{61, 34}, 2}};
+  const IndexProblem p{{{61, 34}, 2}};
   const auto run = [&] { return choose_groups(p.queries, p.keys, 5, {2, 4}, {}, 500).topk; };
   EXPECT_SAME_BITS(with_threads(1, run), with_threads(2, run));
   IndexQueries strided_queries = p.queries;

@@ -7,7 +7,7 @@
 namespace hyperparallel::kernels {
 namespace {
 
-using namespace hyperparallel::testing;
+using namespace hyperparallel::test;
 
 double sigmoid(double x) {
   return 1 / (1 + std::exp(-x));

@@ -7,7 +7,7 @@
 namespace hyperparallel::kernels {
 namespace {
 
-using namespace hyperparallel::testing;
+using namespace hyperparallel::test;
 
 TEST(RouterScores, AreTheRootOfSoftplus) {
   const at::Tensor logits = normal({3, 5}, "logits", at::kDouble, 3);

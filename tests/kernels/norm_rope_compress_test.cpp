@@ -9,7 +9,7 @@
 namespace hyperparallel::kernels {
 namespace {
 
-using namespace hyperparallel::testing;
+using namespace hyperparallel::test;
 
 TEST(RmsNorm, EqualsAPlainLoopAtOddWidths) {
   for (int64_t width : {1, 3, 17, 64}) {

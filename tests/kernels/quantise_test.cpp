@@ -7,7 +7,7 @@
 namespace hyperparallel::kernels {
 namespace {
 
-using namespace hyperparallel::testing;
+using namespace hyperparallel::test;
 
 // The rule in plain scalars, with tables of the formats' values in code order.
 std::vector<double> e2m1_values() {

@@ -6,7 +6,7 @@
 namespace hyperparallel::kernels {
 namespace {
 
-using namespace hyperparallel::testing;
+using namespace hyperparallel::test;
 
 struct Size {
   int64_t rows, width, count;

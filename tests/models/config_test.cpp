@@ -33,14 +33,14 @@ ModelConfig parse_text(const std::string& text, Problems& problems, ParseOptions
   return parse_model_config(node, problems, yaml::MapReader::Unknown::kError, options);
 }
 
-Json golden(const std::string& name) {
+Json golden_config(const std::string& name) {
   return Json::parse(std::ifstream(kGolden + name));
 }
 
 // The errors after `change` was made to the multimodal tiny config.
 template <class Change>
 std::string errors_after(Change change, const std::string& name = "model/vlm-tiny/config.json") {
-  Json json = golden(name);
+  Json json = golden_config(name);
   change(json);
   Problems problems;
   parse_text(json.dump(1), problems);
@@ -107,7 +107,7 @@ TEST(ModelConfig, VisionOnlyFileNeedsTheOption) {
 
 TEST(ModelConfig, CandidateSourceDefaultsToTheLastKvSource) {
   const auto candidate = [](auto change) {
-    Json json = golden("model/vlm-tiny/config.json");
+    Json json = golden_config("model/vlm-tiny/config.json");
     change(json["text_config"]);
     Problems problems;
     int64_t id = parse_text(json.dump(), problems).text.candidate_source_layer_id;
@@ -122,7 +122,7 @@ TEST(ModelConfig, CandidateSourceDefaultsToTheLastKvSource) {
 }
 
 TEST(ModelConfig, RopeParametersWinOverPlainKeys) {
-  Json json = golden("model/swa-only/config.json");
+  Json json = golden_config("model/swa-only/config.json");
   json["rope_theta"] = 5.0;
   json["compress_rope_theta"] = 6.0;
   json["rope_scaling"]["factor"] = 7;
@@ -211,7 +211,7 @@ TEST(ModelConfig, AllMistakesAreReportedAtOnceWithTheirLines) {
 
 TEST(ModelConfig, UnknownKeysOfAFileAreWarnings) {
   Problems problems;
-  Json json = golden("model/vlm-tiny/config.json");
+  Json json = golden_config("model/vlm-tiny/config.json");
   json["some_other_tool"] = 3;
   yaml::Node node = yaml::parse_yaml(json.dump(1), "config.json", problems);
   parse_model_config(node, problems, yaml::MapReader::Unknown::kWarning);

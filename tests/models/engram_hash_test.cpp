@@ -14,7 +14,7 @@
 namespace hyperparallel::models::deepseek_v41 {
 namespace {
 
-using namespace hyperparallel::testing;
+using namespace hyperparallel::test;
 using nlohmann::json;
 using Ids = std::vector<int64_t>;
 

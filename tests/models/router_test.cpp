@@ -9,7 +9,7 @@
 namespace hyperparallel::models::deepseek_v41 {
 namespace {
 
-using namespace hyperparallel::testing;
+using namespace hyperparallel::test;
 
 struct Golden {
   std::string folder;

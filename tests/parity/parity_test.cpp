@@ -68,11 +68,7 @@ class Collector : public TrainerCallback {
       const at::Tensor mine = get(store, id);
       if (!mine.defined()) continue;
       at::Tensor& whole = into.try_emplace(spec.name, at::full(spec.shape, NAN, mine.options())).first->second;
-      at::Tensor place = whole;
-      const Box& owned = store.placement(id).owned;
-      for (size_t d = 0; d < owned.size.size(); ++d)
-        place = place.narrow(static_cast<int64_t>(d), owned.offset[d], owned.size[d]);
-      place.copy_(mine);
+      engine::narrow_to(whole, store.placement(id).owned).copy_(mine);
     }
   }
 

@@ -9,7 +9,7 @@
 
 #include "support/test_data.h"
 
-namespace hyperparallel::testing {
+namespace hyperparallel::test {
 
 class SafetensorsFile {
  public:
@@ -42,4 +42,4 @@ class SafetensorsFile {
   size_t begin_ = 0;
 };
 
-}  // namespace hyperparallel::testing
+}  // namespace hyperparallel::test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace hyperparallel::testing {
+namespace hyperparallel::test {
 
 template <class T>
 std::string sha256(const std::vector<T>& values) {
@@ -17,4 +17,4 @@ std::string sha256(const std::vector<T>& values) {
   return fmt::format("{:02x}", fmt::join(digest, ""));
 }
 
-}  // namespace hyperparallel::testing
+}  // namespace hyperparallel::test

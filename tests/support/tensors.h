@@ -12,7 +12,7 @@
 
 #include "base/random.h"
 
-namespace hyperparallel::testing {
+namespace hyperparallel::test {
 
 // Normal values that depend on the name alone.
 inline at::Tensor normal(at::IntArrayRef sizes, const std::string& name, at::ScalarType type = at::kDouble, double std = 1.0) {
@@ -43,8 +43,8 @@ inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kDouble) - expected).abs().max().item<double>() / std::max(expected.abs().max().item<double>(), 1e-30);
 }
 
-#define EXPECT_SAME_BITS(a, b) EXPECT_TRUE(::hyperparallel::testing::same_bits(a, b))
-#define EXPECT_CLOSE(a, b, tolerance) EXPECT_LE(::hyperparallel::testing::relative_error(a, b), tolerance)
+#define EXPECT_SAME_BITS(a, b) EXPECT_TRUE(::hyperparallel::test::same_bits(a, b))
+#define EXPECT_CLOSE(a, b, tolerance) EXPECT_LE(::hyperparallel::test::relative_error(a, b), tolerance)
 
 using Tensors = std::vector<at::Tensor>;
 using Function = std::function<at::Tensor(const Tensors&)>;
@@ -93,4 +93,4 @@ auto with_threads(int count, const Body& body) {
   return result;
 }
 
-}  // namespace hyperparallel::testing
+}  // namespace hyperparallel::test

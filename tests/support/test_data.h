@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace hyperparallel::testing {
+namespace hyperparallel::test {
 
 inline std::string golden(const std::string& name) {
   return std::string(HP_SOURCE_DIR "/tests/golden/") + name;
@@ -38,4 +38,4 @@ inline std::vector<nlohmann::json> read_json_lines(const std::string& path) {
   return lines;
 }
 
-}  // namespace hyperparallel::testing
+}  // namespace hyperparallel::test

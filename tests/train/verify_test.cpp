@@ -13,7 +13,7 @@
 namespace hyperparallel::train {
 namespace {
 
-using namespace hyperparallel::testing;
+using namespace hyperparallel::test;
 using Mode = engine::RecomputePolicy::Mode;
 namespace fs = std::filesystem;
 

@@ -1,0 +1,51 @@
+#include "base/scratch_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+#include "base/file.h"
+
+namespace hyperparallel::file {
+
+ScratchFile::ScratchFile(const std::filesystem::path& folder) : folder_(folder) {
+  descriptor_ = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (descriptor_ < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {  // a file system without O_TMPFILE
+    std::string name = (folder / "scratch-XXXXXX").string();
+    descriptor_ = ::mkostemp(name.data(), O_CLOEXEC);
+    if (descriptor_ >= 0) ::unlink(name.c_str());
+  }
+  if (descriptor_ < 0) throw FileError(folder, "given a scratch file", errno);
+}
+
+ScratchFile::~ScratchFile() {
+  ::close(descriptor_);
+}
+
+void ScratchFile::write(int64_t offset, const void* bytes, size_t size) {
+  const char* from = static_cast<const char*>(bytes);
+  while (size > 0) {
+    const ssize_t written = ::pwrite(descriptor_, from, size, offset);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) throw FileError(folder_, "written, as a scratch file", written < 0 ? errno : EIO);
+    from += written;
+    offset += written;
+    size -= static_cast<size_t>(written);
+  }
+}
+
+void ScratchFile::read(int64_t offset, void* bytes, size_t size) const {
+  char* to = static_cast<char*>(bytes);
+  while (size > 0) {
+    const ssize_t got = ::pread(descriptor_, to, size, offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) throw FileError(folder_, "read, as a scratch file", got < 0 ? errno : EIO);
+    to += got;
+    offset += got;
+    size -= static_cast<size_t>(got);
+  }
+}
+
+}  // namespace hyperparallel::file
