@@ -25,6 +25,9 @@ int bench_step(const std::vector<std::string>& arguments) {
       ->check(CLI::PositiveNumber);
   app.add_option("--dtype", dtype, "float32 | bfloat16")->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_option("--recompute", recompute, "none | full")->check(CLI::IsMember({"none", "full"}));
+  app.add_option("--offload", options.recompute.offload, "globs of values that rest in a file, with --recompute full")
+      ->delimiter(',');
+  app.add_option("--offload-folder", options.offload_folder, "where that file lies")->check(CLI::ExistingDirectory);
   app.add_option("--threads", threads, "0: all cores")->check(CLI::NonNegativeNumber);
   app.add_option("--repetitions", options.repetitions, "timed runs, of which the median counts")->check(CLI::PositiveNumber);
   app.add_option("--attention-chunk", options.program.attention_chunk, "queries per chunk")->check(CLI::PositiveNumber);

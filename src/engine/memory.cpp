@@ -3,6 +3,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <malloc.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -11,6 +12,9 @@
 
 namespace hyperparallel::engine {
 namespace {
+
+constexpr size_t kLargeBlock = 64 << 20;  // blocks of this size come from the system one by one and go back to it
+constexpr size_t kHugePage = 2 << 20;
 
 std::atomic<int64_t> live{0}, peak{0};
 
@@ -25,7 +29,10 @@ class CountingAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &release, c10::Device(c10::kCPU)};
     void* memory = nullptr;
-    if (posix_memalign(&memory, 64, bytes) != 0) throw std::bad_alloc();
+    const bool is_large = bytes >= kLargeBlock;
+    if (posix_memalign(&memory, is_large ? kHugePage : 64, bytes) != 0) throw std::bad_alloc();
+    // Such a block is fresh from the system: 2 MiB at a page fault rather than 4 KiB.
+    if (is_large) madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
     const int64_t now =
         live.fetch_add(static_cast<int64_t>(malloc_usable_size(memory))) + static_cast<int64_t>(malloc_usable_size(memory));
     raise_peak(now);
@@ -49,7 +56,7 @@ void count_allocations() {
   static const bool installed = [] {
     // Fixed thresholds: without the first, freed memory stays resident as the threshold grows; without the second, every freed
     // block at the top of the heap goes back to the system and is faulted in again by the next.
-    mallopt(M_MMAP_THRESHOLD, 64 << 20);
+    mallopt(M_MMAP_THRESHOLD, kLargeBlock);
     mallopt(M_TRIM_THRESHOLD, 256 << 20);
     c10::SetCPUAllocator(&allocator, /*priority=*/100);
     return true;

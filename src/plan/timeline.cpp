@@ -59,6 +59,10 @@ class Timeline {
         break;
       case Kind::kReleaseUnit:
       case Kind::kReleaseValue:
+      case Kind::kLaunchOffload:  // to and from a file of the rank itself
+      case Kind::kWaitOffload:
+      case Kind::kLaunchFetch:
+      case Kind::kWaitFetch:
         break;
     }
   }

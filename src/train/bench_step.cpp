@@ -67,6 +67,7 @@ BenchStepResult bench_step(const ModelConfig& given, const BenchStepOptions& opt
   engine::ParameterStore& parameters = *run->parameters;
   engine::Executor& executor = *run->executor;
   parameters.initialise(1);
+  if (!options.recompute.offload.empty()) executor.offload_to(options.offload_folder);
   BenchStepResult result;
   result.threads = at::get_num_threads();
   result.peak_gflops = measure_peak_gflops();

@@ -16,6 +16,7 @@ struct BenchStepOptions {
   std::vector<int64_t> lengths = {512};  // tokens of the row
   at::ScalarType compute = at::kFloat;
   engine::RecomputePolicy recompute;
+  std::string offload_folder = ".";  // where recompute.offload keeps its file
   models::deepseek_v41::ProgramOptions program;
   int repetitions = 3;  // after one run that warms up; the median counts
 };

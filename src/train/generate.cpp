@@ -9,12 +9,12 @@
 
 namespace hyperparallel::train {
 
+using models::tensor_of;
 using models::deepseek_v41::EngramHasher;
 using models::deepseek_v41::ModelBatch;
 using models::deepseek_v41::ModelConfig;
 using models::deepseek_v41::ModelProgram;
 using models::deepseek_v41::ProgramOptions;
-using models::tensor_of;
 
 namespace {
 

@@ -12,9 +12,9 @@
 
 namespace hyperparallel::train {
 
+using models::tensor_of;
 using models::deepseek_v41::ModelBatch;
 using models::deepseek_v41::ModelConfig;
-using models::tensor_of;
 
 void set_up_libtorch(const TrainSection& train, int local_ranks) {
   engine::count_allocations();

@@ -266,6 +266,7 @@ int train(const Config& config, dist::World* world) {
     } else if (first) {
       log::info("continuing {} after step {} ({})", output.string(), trainer.progress().step,
                 latest->folder().filename().string());
+      for (const std::string& change : changed_settings(*latest, config)) log::warn("continuing with {}", change);
     }
   } else if (!config.model.weights.empty()) {
     load_parameters(*trainer.model().parameters, checkpoint::HfFolder(config.model.weights));

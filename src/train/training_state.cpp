@@ -1,9 +1,11 @@
 #include "train/training_state.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/yaml.h"
 #include "checkpoint/convert.h"
 
 namespace hyperparallel::train {
@@ -58,6 +60,45 @@ checkpoint::Save save_of(Trainer& trainer) {
   for (auto& [name, text] : checkpoint::read_companions(trainer.config().data.tokenizer.parent_path()))
     save.documents[name] = text;
   return save;
+}
+
+namespace {
+
+// The scalars of a document by dotted key, lists and nothing as one text.
+void flatten(const yaml::Node& node, std::map<std::string, std::string>& into) {
+  if (node.kind == yaml::Node::Kind::kMap) {
+    for (const auto& [name, child] : node.entries) flatten(child, into);
+    return;
+  }
+  std::string text = node.text;
+  for (const yaml::Node& item : node.items) {
+    std::map<std::string, std::string> parts;
+    flatten(item, parts);
+    for (const auto& [key, part] : parts) text += (text.empty() ? "" : ", ") + part;
+  }
+  into[node.key] = text;
+}
+
+std::map<std::string, std::string> flat(const std::string& text) {
+  Problems problems;
+  std::map<std::string, std::string> values;
+  flatten(yaml::parse_yaml(text, kConfigDocument, problems), values);
+  return values;
+}
+
+}  // namespace
+
+std::vector<std::string> changed_settings(const checkpoint::Checkpoint& checkpoint, const Config& config) {
+  const auto before = flat(checkpoint.document(kConfigDocument)), now = flat(to_yaml(config));
+  std::vector<std::string> changes;
+  for (const auto& [key, value] : now) {
+    const auto old = before.find(key);
+    if (old == before.end() || old->second == value) continue;  // a key that the other version did not have
+    const bool matters = key.starts_with("model.") || key.starts_with("data.") || key.starts_with("optimizer.") ||
+                         key == "train.seed" || key == "train.dtype" || key == "train.global_batch_size";
+    if (matters && key != "data.workers") changes.push_back(fmt::format("{}: {} -> {}", key, old->second, value));
+  }
+  return changes;
 }
 
 bool is_imported(const checkpoint::Checkpoint& checkpoint) {

@@ -91,12 +91,27 @@ TEST(Trainer, ResumedTwiceGivesTheBitsOfARunThatWasNotStopped) {
   expect_same_bits(parameters, parameters_of(whole));
 }
 
+TEST(Trainer, SettingsThatChangedSinceTheCheckpointAreTold) {
+  const Scratch folder;
+  checkpoint::CheckpointStore store(folder.path());
+  Trainer trainer(tiny());
+  run_to(trainer, 1);
+  store.save(save_of(trainer));
+  const checkpoint::Checkpoint saved = store.open(*store.latest());
+  EXPECT_THAT(changed_settings(saved, tiny()), testing::IsEmpty());
+  EXPECT_THAT(changed_settings(saved, tiny({"--optimizer.lr=0.5", "--train.dtype=bfloat16", "--data.workers=2",
+                                            "--train.steps=99", "--optimizer.betas=[0.8,0.95]"})),
+              testing::UnorderedElementsAre("optimizer.lr: 0.002 -> 0.5", "train.dtype: float32 -> bfloat16",
+                                            "optimizer.betas: 0.9, 0.95 -> 0.8, 0.95"));
+}
+
 TEST(Trainer, RecomputeInAnyMixGivesTheSameBits) {
   Trainer plain(tiny());
   const auto expected = run_to(plain, 2);
   for (const std::vector<std::string>& overrides : std::vector<std::vector<std::string>>{
            {"--recompute.mode=full"},
            {"--recompute.mode=full", "--recompute.every=3"},
+           {"--recompute.mode=full", "--recompute.offload=[\"*\"]", "--debug.check_ledger", "--checkpoint.async_mode=false"},
            {"--recompute.mode=selective", "--recompute.every=2", "--recompute.keep=[layers.*.attn_out,layers.*.hc_attn.x]"}}) {
     Trainer trainer(tiny(overrides));
     const auto steps = run_to(trainer, 2);
