@@ -48,17 +48,11 @@ at::Tensor part_for(const Call& call, int member) {
 }
 
 at::Tensor reduce_in_order(const std::vector<at::Tensor>& parts, Reduction reduction) {
-  const at::ScalarType type = parts[0].scalar_type();
-  const bool is_narrow = type == at::kBFloat16 || type == at::kHalf;
-  at::Tensor result = parts[0].to(is_narrow ? at::kFloat : type, /*non_blocking=*/false, /*copy=*/true);
-  for (size_t i = 1; i < parts.size(); ++i) {
-    if (reduction == Reduction::kSum) {
-      result.add_(parts[i]);
-    } else {
-      at::maximum_out(result, result, parts[i].to(result.scalar_type()));
-    }
-  }
-  return result.to(type);
+  std::vector<const void*> data;
+  for (const at::Tensor& part : parts) data.push_back(part.const_data_ptr());
+  at::Tensor result = at::empty(parts[0].sizes(), parts[0].options());
+  reduce_elements(result.mutable_data_ptr(), data, result.numel(), result.scalar_type(), reduction);
+  return result;
 }
 
 at::Tensor combine(const Call& call, const std::vector<at::Tensor>& parts) {

@@ -12,10 +12,13 @@
 #include <string>
 #include <vector>
 
+#include "dist/reduction.h"
+
 namespace hyperparallel::dist {
 
 enum class Operation : int32_t { kAllGather, kReduceScatter, kAllReduce, kAllToAll, kBroadcast, kBarrier, kSend, kReceive };
-enum class Reduction : int32_t { kSum, kMax };
+
+constexpr int64_t kLargeSum = 16 << 10;  // bytes from which each rank sums a piece of an all_reduce and hands it to the others
 
 struct Call {
   Operation operation;
@@ -37,8 +40,7 @@ struct Call {
 // The rows of `call.input` that go to a member: a view.
 at::Tensor part_for(const Call& call, int member);
 
-// The sum (or maximum) of tensors of one shape: FP32 for BF16 and FP16, else their own type, added in the order given, rounded
-// once.
+// The sum (or maximum) of contiguous tensors of one shape, in the order given (dist/reduction.h).
 at::Tensor reduce_in_order(const std::vector<at::Tensor>& parts, Reduction reduction);
 
 // The result of a call from what every member sent to this rank, in rank order. A single part is handed back as it is.

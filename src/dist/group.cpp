@@ -40,17 +40,18 @@ at::Tensor Pending::wait() {
   return std::exchange(finish_, nullptr)();
 }
 
+std::string describe(const GroupOptions& options, int rank, const CallHeader& header) {
+  const std::vector<int>& members = options.members;
+  return fmt::format("rank {}, group \"{}\" (rank{} {}): {}", members[rank], options.name, members.size() == 1 ? "" : "s",
+                     fmt::join(members, " "), describe(header));
+}
+
 Group::Group(GroupOptions options, int world_rank) : options_(std::move(options)) {
   const std::vector<int>& members = options_.members;
   const auto self = std::find(members.begin(), members.end(), world_rank);
   HP_CHECK(self != members.end(), "rank {} makes group \"{}\" of ranks {}, to which it does not belong", world_rank, name(),
            fmt::join(members, " "));
   rank_ = static_cast<int>(self - members.begin());
-}
-
-std::string Group::describe_here(const CallHeader& header) const {
-  return fmt::format("rank {}, group \"{}\" (rank{} {}): {}", members()[rank_], name(), size() == 1 ? "" : "s",
-                     fmt::join(members(), " "), describe(header));
 }
 
 Call Group::make_call(Operation operation, const at::Tensor& input, const std::string& label) const {

@@ -53,6 +53,9 @@ struct GroupOptions {
   Seconds timeout = Seconds(600);  // how long a `wait` waits for others
 };
 
+// For messages: rank 3, group "tp" (ranks 2 3): all_gather "layer3.kv" #12, Float [3, 4]. `rank` is that in the group.
+std::string describe(const GroupOptions& options, int rank, const CallHeader& header);
+
 class Group {
  public:
   virtual ~Group() = default;
@@ -96,8 +99,7 @@ class Group {
   virtual Pending start(Call call) = 0;
   // Calls with one channel are numbered together: all collectives of the group; what one rank sends to another.
   int channel(const Call& call) const;
-  // For messages: rank 3, group "tp" (ranks 2 3): all_gather "layer3.kv" #12, Float [3, 4]
-  std::string describe_here(const CallHeader& header) const;
+  std::string describe_here(const CallHeader& header) const { return describe(options_, rank_, header); }
 
  private:
   Call make_call(Operation operation, const at::Tensor& input, const std::string& label) const;

@@ -9,20 +9,27 @@
 namespace hyperparallel::dist {
 namespace {
 
-constexpr int kMostGroups = 64;  // as many as tags tell apart
-
 class MpiGroup final : public Group {
  public:
   MpiGroup(const GroupOptions& options, MpiProgress& progress, int index)
-      : Group(options, progress.rank()), progress_(progress), index_(index) {}
+      : Group(options, progress.rank()), progress_(progress), index_(index) {
+    if (size() == 1 || !progress.host() || !progress.host()->has_all(members())) return;
+    windows_ = std::make_shared<WindowQueue>(progress, options, rank(), index);
+    progress.add(windows_);
+  }
 
  protected:
   Pending start(Call call) override {
     if (size() == 1) {
       return Pending([call = std::move(call)] { return combine(call, {part_for(call, 0)}); });
     }
+    const CallHeader header = header_for(call, rank());
+    progress_.board().post(name(), header);
+    if (windows_ && !call.point_to_point()) {
+      return Pending([windows = windows_, exchange = windows_->start(std::move(call))] { return windows->wait(*exchange); });
+    }
     auto ticket = std::make_shared<MpiTicket>();
-    ticket->description = describe_here(header_for(call, rank()));
+    ticket->description = describe_here(header);
     ticket->group_name = name();
     ticket->timeout = options().timeout.count();
     ticket->exchange =
@@ -34,18 +41,19 @@ class MpiGroup final : public Group {
  private:
   MpiProgress& progress_;
   int index_;
+  std::shared_ptr<WindowQueue> windows_;  // where all members share memory
 };
 
 class MpiWorld final : public World {
  public:
-  explicit MpiWorld(MpiProgress& progress) : progress_(progress), local_size_(read_launch().local_size) {}
-  int local_size() const override { return local_size_; }
+  explicit MpiWorld(MpiProgress& progress) : progress_(progress) {}
+  int local_size() const override { return progress_.local_size(); }
   int rank() const override { return progress_.rank(); }
   int size() const override { return progress_.size(); }
 
   std::shared_ptr<Group> make_group(const GroupOptions& options) override {
     HP_CHECK(names_.insert(options.name).second, "group \"{}\" is made twice", options.name);
-    HP_CHECK(names_.size() <= kMostGroups, "more than {} groups", kMostGroups);
+    HP_CHECK(names_.size() <= HostMemory::kMostGroups, "more than {} groups", HostMemory::kMostGroups);
     return std::make_shared<MpiGroup>(options, progress_, static_cast<int>(names_.size()) - 1);
   }
 
@@ -53,7 +61,6 @@ class MpiWorld final : public World {
 
  private:
   MpiProgress& progress_;
-  int local_size_;
   std::set<std::string> names_;
 };
 

@@ -4,10 +4,13 @@
 //     return static_cast<int>(run_mpi_ranks([](World& world) { ... }));
 //   }
 //
-// One progress thread a rank makes every MPI call: it posts non-blocking messages and polls them with short sleeps, so that
-// a computing neighbour is not slowed by spinning, and nothing waits for ever. To every peer of a call goes a small message with
-// what this rank called, in which short rows travel along; longer ones follow, bulk ones in pieces. Sums are added by this
-// program in rank order (MPI knows no BF16, and its order may vary): the same bits as ranks as threads.
+// Ranks of one host exchange through memory that they share (host_memory.h, window.h; `mpirun --mca btl tcp,self` forbids it):
+// the thread that waits for a call moves it, with a short spin where every rank has a hardware thread of its own, then asleep.
+// Groups that span hosts, and sends and receives, go through MPI: one progress thread a rank makes every MPI call; it posts
+// non-blocking messages and polls them with short sleeps, so that a computing neighbour is not slowed by spinning, and nothing
+// waits for ever. To every peer of a call goes a small message with what this rank called, in which short rows travel along;
+// longer ones follow, bulk ones in pieces. Both ways this program adds sums itself, in rank order (MPI knows no BF16, and its
+// order may vary): the same bits as ranks as threads.
 //
 // When a rank fails, it tells the others before it ends. Nobody leaves before all have said what they met, or some seconds
 // have passed: mpirun kills all ranks as soon as one has ended badly.

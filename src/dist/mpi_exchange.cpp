@@ -6,14 +6,14 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "dist/mpi_error.h"
 
 namespace hyperparallel::dist {
 namespace {
 
-constexpr int64_t kLargeSum = 16 << 10;           // bytes from which an all_reduce goes in pieces
 constexpr int64_t kBulkPiece = int64_t{4} << 20;  // bytes of one message of the bulk lane
 constexpr int64_t kPiece = int64_t{1} << 30;      // MPI counts in int
-constexpr int kGroupBits = 6, kKindBits = 2;
+constexpr int kGroupBits = 6, kKindBits = 2;      // HostMemory::kMostGroups
 
 char* bytes_of(const at::Tensor& tensor) {
   return static_cast<char*>(tensor.mutable_data_ptr());
@@ -26,14 +26,6 @@ bool test(MPI_Request& request) {
 }
 
 }  // namespace
-
-void check_mpi(int code, const char* operation) {
-  if (code == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING] = "";
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  throw PeerError("{} failed: {}", operation, std::string_view(text, length));
-}
 
 MpiExchange::MpiExchange(Call call, const std::vector<int>& members, int rank, Lane lane, int group_index,
                          std::string description)

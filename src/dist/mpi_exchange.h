@@ -16,9 +16,6 @@
 
 namespace hyperparallel::dist {
 
-// Throws PeerError with MPI's own words.
-void check_mpi(int code, const char* operation);
-
 class MpiExchange {
  public:
   // `group_index` tells groups apart in tags; `description` begins every message about this call.

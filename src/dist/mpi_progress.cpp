@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "dist/mpi_error.h"
 
 namespace hyperparallel::dist {
 namespace {
@@ -19,7 +20,8 @@ constexpr auto kIdleSleep = 2ms;    // without calls under way, control messages
 constexpr auto kFarewell = 3s;      // after a failure, how long a rank waits for the others' last words
 constexpr auto kMessageGrace = 1s;  // after a rank has ended, how long its last messages may take
 constexpr int kLastRounds = 100;
-constexpr auto kAnswerGrace = 5s;  // how long after a deadline the progress thread may take to say who is missing
+constexpr auto kLookForDead = 100ms;  // how often the progress thread looks for ranks that are gone
+constexpr auto kAnswerGrace = 5s;     // how long after a deadline the progress thread may take to say who is missing
 
 // What must stay in memory for the messages that a failure left under way.
 std::list<std::shared_ptr<MpiTicket>>& abandoned() {
@@ -52,18 +54,18 @@ MpiProgress::~MpiProgress() {
     should_stop_ = true;
     stop_at_ = Clock::now() + kMessageGrace;
   }
-  submitted_.notify_all();
+  bell_->ring();
   thread_.join();
 }
 
 void MpiProgress::submit(const std::shared_ptr<MpiTicket>& ticket) {
   std::lock_guard lock(mutex_);
   if (failed_rank_ >= 0) {
-    ticket->error = fmt::format("{}: rank {} failed: {}", ticket->description, failed_rank_, failure_);
+    ticket->error = fmt::format("{}: rank {} failed: {}", ticket->description, failed_rank_.load(), failure_);
     return;
   }
   queue_.push_back(ticket);
-  submitted_.notify_all();
+  bell_->ring();
 }
 
 at::Tensor MpiProgress::wait(MpiTicket& ticket, Seconds timeout) {
@@ -71,7 +73,7 @@ at::Tensor MpiProgress::wait(MpiTicket& ticket, Seconds timeout) {
   const auto has_ended = [&] { return ticket.is_done || !ticket.error.empty(); };
   if (!changed_.wait_for(lock, timeout, has_ended)) {
     ticket.has_expired = true;
-    submitted_.notify_all();
+    bell_->ring();
     changed_.wait_for(lock, kAnswerGrace, has_ended);
   }
   if (ticket.is_done) return std::move(ticket.result);
@@ -80,18 +82,28 @@ at::Tensor MpiProgress::wait(MpiTicket& ticket, Seconds timeout) {
 }
 
 void MpiProgress::fail(const Failure& failure) {
-  std::unique_lock lock(mutex_);
+  std::lock_guard lock(mutex_);
   if (failed_rank_ >= 0) return;
   failed_rank_ = rank_;
   failure_ = failure.message;
   notices_.emplace_back(Notice::kFailed, failure.message);
-  submitted_.notify_all();
+  bell_->ring();
+}
+
+std::string MpiProgress::failure_text() const {
+  std::lock_guard lock(mutex_);
+  return fmt::format("rank {} failed: {}", failed_rank_.load(), failure_);
+}
+
+void MpiProgress::add(const std::shared_ptr<WindowQueue>& queue) {
+  std::lock_guard lock(mutex_);
+  new_windows_.push_back(queue);
 }
 
 Failure MpiProgress::leave(Seconds limit) {
   std::unique_lock lock(mutex_);
   notices_.emplace_back(Notice::kLeaving, "");
-  submitted_.notify_all();
+  bell_->ring();
   const auto all_left = [&] { return left_count_ == size_ - 1; };
   const bool is_well = failed_rank_ < 0 && changed_.wait_for(lock, limit, [&] { return all_left() || failed_rank_ >= 0; });
   if (is_well && failed_rank_ < 0) {
@@ -100,7 +112,7 @@ Failure MpiProgress::leave(Seconds limit) {
   }
   if (failed_rank_ >= 0) {
     changed_.wait_for(lock, kFarewell, all_left);
-    return {ExitCode::kPeer, fmt::format("rank {} failed: {}", failed_rank_, failure_)};
+    return {ExitCode::kPeer, fmt::format("rank {} failed: {}", failed_rank_.load(), failure_)};
   }
   std::string late;
   for (int rank = 0; rank < size_; ++rank) {
@@ -145,32 +157,57 @@ void MpiProgress::start_mpi(const Launch& launch) {
   HP_CHECK(tag_bits_ >= 16, "this MPI has tags of {} bits only", tag_bits_);
   left_at_.resize(size_);
   post_control_receive();
+  share_memory();
+}
+
+void MpiProgress::share_memory() {
+  MPI_Comm local = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local), "MPI_Comm_split_type");
+  MPI_Comm_size(local, &local_size_);
+  host_ = HostMemory::share(MPI_COMM_WORLD, local);
+  MPI_Comm_free(&local);
+  std::vector<LastCall*> last_calls(size_, nullptr);
+  for (int rank = 0; rank < size_ && host_; ++rank) {
+    if (host_->has(rank)) last_calls[rank] = &host_->last_call(rank);
+  }
+  if (host_) bell_ = &host_->bell(rank_);
+  board_ = std::make_unique<Board>(rank_, std::move(last_calls));
 }
 
 void MpiProgress::loop() {
   int idle_rounds = 0;
+  bool is_listening = false;
   while (true) {
+    // Other ranks' news matter only while there are windows to look at (bell.h, NOTE [No wake-up is lost]).
+    const bool has_windows =
+        std::any_of(windows_.begin(), windows_.end(), [](const auto& queue) { return queue->needs_background(); });
+    if (has_windows != is_listening) has_windows ? bell_->listen() : bell_->stop_listening();
+    is_listening = has_windows;
+    const uint32_t seen = bell_->rings();
     bool has_moved = take_commands();
     try {
       has_moved |= poll_control();
       has_moved |= advance_all();
+      has_moved |= advance_windows();
       check_waits();
     } catch (const std::exception&) {
       fail_world(rank_, current_failure().message, nullptr);
     }
-    std::unique_lock lock(mutex_);
-    if (should_stop_ && ((notices_.empty() && control_sends_.empty()) || Clock::now() > stop_at_)) break;
-    if (has_moved || !queue_.empty() || !notices_.empty()) {
+    {
+      std::lock_guard lock(mutex_);
+      if (should_stop_ && ((notices_.empty() && control_sends_.empty()) || Clock::now() > stop_at_)) break;
+    }
+    if (has_moved) {
       idle_rounds = 0;
     } else if (active_.empty()) {
-      submitted_.wait_for(lock, kIdleSleep);
+      bell_->sleep(seen, kIdleSleep);
     } else if (++idle_rounds < 100) {
-      lock.unlock();
       std::this_thread::yield();
     } else {
-      submitted_.wait_for(lock, idle_rounds < 1000 ? 20us : 100us);
+      bell_->sleep(seen, idle_rounds < 1000 ? 20us : 100us);
     }
   }
+  if (is_listening) bell_->stop_listening();
   stop_mpi();
 }
 
@@ -184,6 +221,8 @@ bool MpiProgress::take_commands() {
     std::lock_guard lock(mutex_);
     tickets.swap(queue_);
     notices.swap(notices_);
+    for (auto& queue : new_windows_) windows_.insert(queue->lane() == Lane::kBulk ? windows_.end() : windows_.begin(), queue);
+    new_windows_.clear();
     failed_rank = failed_rank_;
     failure = failure_;
   }
@@ -232,8 +271,21 @@ bool MpiProgress::advance_all() {
   return has_moved;
 }
 
+// A round of each; critical calls as long as they move.
+bool MpiProgress::advance_windows() {
+  bool has_moved = false;
+  for (const auto& queue : windows_) {
+    if (!queue->needs_background()) continue;
+    while (queue->advance_in_background()) {
+      has_moved = true;
+      if (queue->lane() == Lane::kBulk) break;
+    }
+  }
+  return has_moved;
+}
+
 void MpiProgress::finish(MpiTicket& ticket) {
-  for (auto& [world_rank, call] : ticket.exchange->heard()) last_calls_[{ticket.group_name, world_rank}] = call;
+  for (auto& [world_rank, call] : ticket.exchange->heard()) board_->hear(world_rank, ticket.group_name, call);
   at::Tensor result = ticket.exchange->take_result();
   ticket.exchange.reset();
   std::lock_guard lock(mutex_);
@@ -242,46 +294,50 @@ void MpiProgress::finish(MpiTicket& ticket) {
   changed_.notify_all();
 }
 
-// Calls whose deadline has passed, or whose peers have ended.
+// Calls whose deadline has passed, or whose peers are gone.
 void MpiProgress::check_waits() {
+  const bool may_look = Clock::now() >= next_look_;
+  if (may_look) next_look_ = Clock::now() + kLookForDead;
   for (const auto& ticket : active_) {
     bool has_expired;
-    int gone = -1;
     {
       std::lock_guard lock(mutex_);
       has_expired = ticket->has_expired;
-      if (left_count_ > 0) {
-        for (int rank : ticket->exchange->absent()) {
-          if (left_at_[rank] != Clock::time_point() && Clock::now() - left_at_[rank] > kMessageGrace) gone = rank;
-        }
-      }
     }
-    if (!has_expired && gone < 0) continue;
-    const std::string reason =
-        has_expired ? missing_text(*ticket)
-                    : fmt::format("rank {} has ended without calling it{}", gone, last_call_text(ticket->group_name, gone));
+    if (!has_expired && !may_look) continue;
+    const std::vector<int> absent = ticket->exchange->absent(), unfinished = ticket->exchange->unfinished();
+    std::string reason = gone_text(absent);
+    if (reason.empty() && has_expired) reason = missing_text(absent, unfinished, ticket->timeout);
+    if (reason.empty()) continue;
     fail_world(rank_, fmt::format("{}: {}", ticket->description, reason), ticket.get());
     return;
   }
 }
 
-std::string MpiProgress::missing_text(const MpiTicket& ticket) const {
-  std::string text;
-  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
-  for (int rank : ticket.exchange->absent()) {
-    add(fmt::format("rank {} has not called it within {} s{}", rank, ticket.timeout, last_call_text(ticket.group_name, rank)));
+std::string MpiProgress::gone_text(const std::vector<int>& world_ranks) const {
+  for (int rank : world_ranks) {
+    bool has_left;
+    {
+      std::lock_guard lock(mutex_);
+      has_left = left_at_[rank] != Clock::time_point() && Clock::now() - left_at_[rank] > kMessageGrace;
+    }
+    if (has_left) return fmt::format("rank {} has ended without calling it{}", rank, board_->last_call_text(rank));
+    if (host_ && host_->has(rank) && host_->is_dead(rank)) {
+      return fmt::format("rank {} is dead{}", rank, board_->last_call_text(rank));
+    }
   }
-  for (int rank : ticket.exchange->unfinished()) {
-    if (ticket.exchange->absent().empty())
-      add(fmt::format("rank {} has called it, but its rows are not here within {} s", rank, ticket.timeout));
-  }
-  return text;
+  return "";
 }
 
-std::string MpiProgress::last_call_text(const std::string& group_name, int world_rank) const {
-  const auto found = last_calls_.find({group_name, world_rank});
-  return found == last_calls_.end() ? "; it has called nothing in this group"
-                                    : "; its last call in this group is " + describe(found->second);
+std::string MpiProgress::missing_text(const std::vector<int>& absent, const std::vector<int>& unfinished, double timeout) const {
+  std::string text;
+  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+  for (int rank : absent) {
+    add(fmt::format("rank {} has not called it within {} s{}", rank, timeout, board_->last_call_text(rank)));
+  }
+  if (!absent.empty()) return text;
+  for (int rank : unfinished) add(fmt::format("rank {} has called it, but its rows are not here within {} s", rank, timeout));
+  return text;
 }
 
 // Ends all calls under way. `culprit` gets the message itself, all others hear of it.
@@ -293,11 +349,13 @@ void MpiProgress::fail_world(int rank, const std::string& message, const MpiTick
     if (rank == rank_) notices_.emplace_back(Notice::kFailed, message);
   }
   for (const auto& ticket : active_) {
-    ticket->error =
-        ticket.get() == culprit ? message : fmt::format("{}: rank {} failed: {}", ticket->description, failed_rank_, failure_);
+    ticket->error = ticket.get() == culprit
+                        ? message
+                        : fmt::format("{}: rank {} failed: {}", ticket->description, failed_rank_.load(), failure_);
   }
   abandoned().splice(abandoned().end(), active_);
   changed_.notify_all();
+  bell_->ring();
 }
 
 void MpiProgress::post_control_receive() {

@@ -3,21 +3,25 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <future>
 #include <list>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "dist/bell.h"
+#include "dist/board.h"
 #include "dist/failure.h"
+#include "dist/host_memory.h"
 #include "dist/launch.h"
 #include "dist/mpi_exchange.h"
+#include "dist/window_queue.h"
 
 namespace hyperparallel::dist {
 
@@ -42,12 +46,28 @@ class MpiProgress {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  int local_size() const { return local_size_; }  // ranks of this host
 
   void submit(const std::shared_ptr<MpiTicket>& ticket);
   // Waits for the end of a call. Throws PeerError.
   at::Tensor wait(MpiTicket& ticket, Seconds timeout);
   // The first failure of the world counts.
   void fail(const Failure& failure);
+  bool has_failed() const { return failed_rank_ >= 0; }
+  // "rank 2 failed: ...", where one has.
+  std::string failure_text() const;
+
+  // What this rank's host shares; nullptr where ranks share nothing.
+  HostMemory* host() const { return host_.get(); }
+  // Where this rank's threads sleep.
+  Bell& bell() const { return *bell_; }
+  Board& board() { return *board_; }
+  // From now on moves what nobody waits for.
+  void add(const std::shared_ptr<WindowQueue>& queue);
+  // Of ranks that a call waits for: what is known of one that has ended or died, or an empty text.
+  std::string gone_text(const std::vector<int>& world_ranks) const;
+  // Who is missing after `timeout` seconds: those that have not called, or else those whose rows are not here.
+  std::string missing_text(const std::vector<int>& absent, const std::vector<int>& unfinished, double timeout) const;
   // Tells the others that this rank is done, and waits until all are, or until the limit; after a failure only for some
   // seconds. Returns the failure of the world as others should see it; an empty message if there was none.
   Failure leave(Seconds limit);
@@ -64,32 +84,38 @@ class MpiProgress {
   // All below run on the progress thread.
   void run(const Launch& launch, std::promise<void>& is_ready);
   void start_mpi(const Launch& launch);
+  void share_memory();
   void loop();
   bool take_commands();
   bool advance_all();
+  bool advance_windows();
   bool poll_control();
   void check_waits();
   void post_control_receive();
   void tell_all(Notice notice, const std::string& text);
   void fail_world(int rank, const std::string& message, const MpiTicket* culprit);
   void finish(MpiTicket& ticket);
-  std::string missing_text(const MpiTicket& ticket) const;
-  std::string last_call_text(const std::string& group_name, int world_rank) const;
   void stop_mpi();
 
-  int rank_ = 0, size_ = 1, tag_bits_ = 0;
+  int rank_ = 0, size_ = 1, local_size_ = 1, tag_bits_ = 0;
   MPI_Comm control_ = MPI_COMM_NULL, critical_ = MPI_COMM_NULL, bulk_ = MPI_COMM_NULL;
   std::list<std::shared_ptr<MpiTicket>> active_;
   Control incoming_;
   MPI_Request control_receive_ = MPI_REQUEST_NULL;
   std::list<std::pair<Control, std::vector<MPI_Request>>> control_sends_;
-  std::map<std::pair<std::string, int>, CallHeader> last_calls_;  // by group and world rank
+  std::vector<std::shared_ptr<WindowQueue>> windows_;  // critical ones first
+  std::unique_ptr<HostMemory> host_;
+  Bell own_bell_;
+  Bell* bell_ = &own_bell_;  // or one that other ranks can ring
+  std::unique_ptr<Board> board_;
+  Clock::time_point next_look_;  // for ranks that are gone
 
   mutable std::mutex mutex_;  // guards all below
-  std::condition_variable submitted_, changed_;
+  std::condition_variable changed_;
   std::deque<std::shared_ptr<MpiTicket>> queue_;
+  std::vector<std::shared_ptr<WindowQueue>> new_windows_;
   std::deque<std::pair<Notice, std::string>> notices_;  // to be sent
-  int failed_rank_ = -1;
+  std::atomic<int> failed_rank_ = -1;                   // also read without the mutex
   std::string failure_;
   std::vector<Clock::time_point> left_at_;  // by world rank; zero: still here
   int left_count_ = 0;

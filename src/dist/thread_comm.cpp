@@ -34,16 +34,16 @@ using MeetingKey = std::pair<int, int64_t>;  // (channel, sequence number)
 struct GroupState {
   std::condition_variable changed;
   std::map<MeetingKey, std::shared_ptr<Meeting>> meetings;
-  std::vector<std::string> last_call;  // by rank in the group, for messages
 };
 
 // What all ranks share. One mutex guards everything in it.
 struct Shared {
-  explicit Shared(int world_size) : has_returned(world_size, false) {}
+  explicit Shared(int world_size) : has_returned(world_size, false), last_call(world_size) {}
 
   std::mutex mutex;
   std::map<std::pair<std::string, std::vector<int>>, std::shared_ptr<GroupState>> groups;
-  std::vector<bool> has_returned;  // by world rank
+  std::vector<bool> has_returned;      // by world rank
+  std::vector<std::string> last_call;  // by world rank, for messages
   int failed_rank = -1;
   std::string failure;
   ExitCode failure_code = ExitCode::kBug;
@@ -110,7 +110,7 @@ class ThreadGroup final : public Group {
     meeting.headers[rank()] = header;
     meeting.came[rank()] = true;
     ++meeting.arrived;
-    state_->last_call[rank()] = hyperparallel::dist::describe(header);
+    shared_->last_call[members()[rank()]] = fmt::format("{} in group \"{}\"", hyperparallel::dist::describe(header), name());
     for (int other : meeting.participants) {
       if (meeting.is_refused || other == rank() || !meeting.came[other]) continue;
       const std::string difference = mismatch(header_for(call, other), header_for(*meeting.calls[other], rank()));
@@ -187,8 +187,8 @@ class ThreadGroup final : public Group {
   }
 
   std::string last_call_text(int member) const {
-    const std::string& call = state_->last_call[member];
-    return call.empty() ? "; it has called nothing in this group" : "; its last call in this group is " + call;
+    const std::string& call = shared_->last_call[members()[member]];
+    return call.empty() ? "; it has called nothing yet" : "; its last call is " + call;
   }
 
   std::string missing_text(const Meeting& meeting) const {
@@ -227,10 +227,7 @@ class ThreadWorld final : public World {
     HP_CHECK(names_.insert(options.name).second, "group \"{}\" is made twice", options.name);
     std::lock_guard lock(shared_->mutex);
     std::shared_ptr<GroupState>& state = shared_->groups[{options.name, options.members}];
-    if (!state) {
-      state = std::make_shared<GroupState>();
-      state->last_call.resize(options.members.size());
-    }
+    if (!state) state = std::make_shared<GroupState>();
     return std::make_shared<ThreadGroup>(options, rank_, shared_, state);
   }
 

@@ -13,7 +13,7 @@ class World {
   virtual ~World() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // How many ranks share this host's cores, as the launcher tells; at least 1.
+  // How many ranks share this host's cores.
   virtual int local_size() const = 0;
 
   // The group of this rank under a name. Every rank of the world calls it for the same names in the same order, with the members

@@ -35,9 +35,12 @@ const std::string kEnvironment =
 
 // The options let it run as root, and with more ranks than cores, each free to use any core.
 Outcome mpirun(int ranks, const std::string& scenario, const std::string& options = "") {
-  return shell(fmt::format("{} {} -np {} --oversubscribe --bind-to none --allow-run-as-root {} {}/mpi_check {}", kEnvironment,
+  return shell(fmt::format("{} {} -np {} --oversubscribe --bind-to none --allow-run-as-root {} {}/mpi_check '{}'", kEnvironment,
                            HP_MPIRUN, ranks, options, HP_BINARY_DIR, scenario));
 }
+
+// Ranks of one host without memory that they share: as if they were on different hosts.
+const std::string kHostsApart = "--mca btl tcp,self --mca pml ob1";
 
 void expect_operations(int ranks, const std::string& options = "") {
   const Outcome outcome = mpirun(ranks, "operations", options);
@@ -58,7 +61,7 @@ TEST(MpiComm, ThreeProcessesGiveTheBitsOfPlainLoopsAndOfThreads) {
 }
 
 TEST(MpiComm, FourProcessesWithoutSharedMemoryGiveTheSameBits) {
-  expect_operations(4, "--mca btl tcp,self --mca pml ob1");
+  expect_operations(4, kHostsApart);
 }
 
 TEST(MpiComm, NamesACallOfAnotherOperationOnEveryRank) {
@@ -86,7 +89,7 @@ TEST(MpiComm, NamesALateRankWithItsLastCall) {
       outcome.output,
       HasSubstr(
           "error: rank 0, group \"tp\" (ranks 0 1): all_gather \"kv\" #2, Float [2, 4]: rank 1 has not called it within 1 s; "
-          "its last call in this group is barrier \"start\" #1, Byte [0]"));
+          "its last call is barrier \"start\" #1, Byte [0] in group \"tp\""));
   EXPECT_THAT(outcome.output,
               HasSubstr("error: rank 1, group \"tp\" (ranks 0 1): all_gather \"kv\" #2, Float [2, 4]: rank 0 failed: "));
 }
@@ -98,6 +101,33 @@ TEST(MpiComm, NamesAFrozenRankOnEveryLiveOne) {
     EXPECT_THAT(outcome.output, HasSubstr(fmt::format("error: rank {}, group \"tp\" (ranks 0 1 2): all_gather \"kv\" #2", rank)));
   }
   EXPECT_THAT(outcome.output, HasSubstr("rank 2 has not called it within 1 s"));
+}
+
+TEST(MpiComm, TellsWhatWasHeardOfALateRankOnAnotherHost) {
+  const Outcome outcome = mpirun(2, "late", kHostsApart);
+  EXPECT_EQ(outcome.code, static_cast<int>(ExitCode::kPeer));
+  EXPECT_THAT(outcome.output,
+              HasSubstr("rank 1 has not called it within 1 s; the last call heard of it is barrier \"start\" #1, Byte [0] in "
+                        "group \"tp\""));
+}
+
+TEST(MpiComm, NamesARankThatFreezesInTheMiddleOfACall) {
+  for (const std::string& options : {std::string(), kHostsApart}) {
+    const Outcome outcome = mpirun(2, "frozen in a call", options);
+    EXPECT_EQ(outcome.code, static_cast<int>(ExitCode::kPeer));
+    EXPECT_THAT(outcome.output,
+                testing::ContainsRegex("error: rank 0, group \"tp\" .ranks 0 1.: all_reduce \"gradients\" #[0-9]+, "
+                                       "Float .3000017.: rank 1 has (not called it|called it, but its rows are not "
+                                       "here) within 1 s"));
+  }
+}
+
+TEST(MpiComm, FindsADeadRankThatTheLauncherDoesNotEndTheRunFor) {
+  const Outcome outcome = mpirun(3, "killed", "--enable-recovery");
+  for (const char* rank : {"0", "1"}) {
+    EXPECT_THAT(outcome.output, HasSubstr(fmt::format("error: rank {}, group \"tp\" (ranks 0 1 2): all_gather \"kv\" #2", rank)));
+  }
+  EXPECT_THAT(outcome.output, HasSubstr("rank 2 is dead; its last call is barrier \"start\" #1, Byte [0] in group \"tp\""));
 }
 
 TEST(MpiComm, DoesNotWaitForeverForARankThatIsMissingAtTheStart) {

@@ -69,6 +69,19 @@ class Checker {
     ring(full, what);
   }
 
+  // More than goes through a shared window at once, and uneven: no rows for the first rank, or nearly all for it.
+  void large() {
+    Rows growing(size_), one(size_);
+    for (int r = 0; r < size_; ++r) {
+      growing[r] = 6007 * r;
+      one[r] = r == 0 ? 9001 : 7;
+    }
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      rows(growing, type, /*strided=*/false);
+      rows(one, type, /*strided=*/false);
+    }
+  }
+
   void scalars() {
     std::vector<at::Tensor> parts;
     for (int r = 0; r < size_; ++r) parts.push_back(values_of(r, {}, at::kFloat, 3));
@@ -175,6 +188,7 @@ void check_operations(Group& group) {
     for (at::ScalarType type : kTypes) check.rows(rows, type, /*strided=*/false);
     check.rows(rows, at::kFloat, /*strided=*/true);
   }
+  check.large();
   check.scalars();
   check.counts();
   check.overlap();

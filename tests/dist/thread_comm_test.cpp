@@ -200,7 +200,7 @@ TEST(LateRank, IsNamedWithItsLastCallOnEveryLiveRank) {
     EXPECT_THAT(messages[rank], AllOf(HasSubstr("rank " + std::to_string(rank) +
                                                 ", group \"tp\" (ranks 0 1 2): all_gather \"kv\" #2, Float [1, 3]"),
                                       HasSubstr("rank 2 has not called it within 0.2 s"),
-                                      HasSubstr("its last call in this group is barrier \"start\" #1")));
+                                      HasSubstr("its last call is barrier \"start\" #1, Byte [0] in group \"tp\"")));
   }
   EXPECT_THAT(messages[2], AllOf(HasSubstr("rank 2, group"), HasSubstr("failed: rank ")));
 }

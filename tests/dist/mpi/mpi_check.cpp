@@ -38,7 +38,30 @@ std::vector<at::Tensor> sums(World& world) {
   return results;
 }
 
+// What one rank has started goes on while it does something else, and groups do not wait for each other.
+void background(World& world) {
+  const int size = world.size(), rank = world.rank();
+  const auto one = everybody(world, "one", 2), other = everybody(world, "other", 2, Lane::kBulk);
+  const std::vector<int64_t> rows(size, 1'000'003);
+  everybody(world, "begin", 60)->barrier("begin");
+  Pending first = one->all_gather(values_of(rank, {rows[rank]}, at::kFloat, 1), rows, "first");
+  Pending second = other->all_reduce(at::ones({500'009}), "second");
+  if (rank == 0 && size > 1) std::this_thread::sleep_for(std::chrono::seconds(3));
+  const auto wait_first = [&] {
+    const at::Tensor all = first.wait();
+    for (int r = 0; r < size; ++r) {
+      if (!same_bits(all.narrow(0, r * rows[0], rows[0]), values_of(r, {rows[r]}, at::kFloat, 1)))
+        throw std::runtime_error("rows that came in the background are wrong");
+    }
+  };
+  if (rank != 1) wait_first();
+  if (!same_bits(second.wait(), at::full({500'009}, static_cast<float>(size))))
+    throw std::runtime_error("a sum that came in the background is wrong");
+  if (rank == 1) wait_first();
+}
+
 void operations(World& world) {
+  background(world);
   check_operations(*everybody(world, "all", 60));
   check_operations(*everybody(world, "all, bulk", 60, Lane::kBulk));
   const Groups groups = make_groups(world, Mesh(world.size(), {.tp = world.size() % 2 == 0 ? 2 : 1}), Seconds(60));
@@ -71,6 +94,12 @@ void fault(std::string_view scenario, World& world) {
     if (scenario == "late") std::this_thread::sleep_for(std::chrono::seconds(3));
     if (scenario == "frozen") std::raise(SIGSTOP);
     if (scenario == "killed") std::raise(SIGKILL);
+    if (scenario == "frozen in a call") {
+      std::thread([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        std::raise(SIGSTOP);
+      }).detach();
+    }
     if (scenario == "throws") throw DataError("train.jsonl:7: no messages");
     if (scenario == "ended") return;
   }
@@ -79,6 +108,7 @@ void fault(std::string_view scenario, World& world) {
     if (world.rank() == 0) receive.back() = 2;
     group->all_to_all(at::ones({world.size()}), std::vector<int64_t>(world.size(), 1), receive, "kv").wait();
   }
+  while (scenario == "frozen in a call") group->all_reduce(at::ones({3'000'017}), "gradients").wait();
   group->all_gather(at::ones({2, 4}), rows, "kv").wait();
 }
 
