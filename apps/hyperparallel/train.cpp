@@ -25,7 +25,9 @@ int train_model(const std::vector<std::string>& all_arguments) {
   if (ranks && *ranks > 1) return run_local_ranks(*ranks, "train", arguments);
   if (launch.world_size == 1) return train::train(*config);
   int code = 0;
-  const ExitCode failed = dist::run_mpi_ranks([&](dist::World& world) { code = train::train(*config, &world); });
+  const dist::Seconds timeout(config->parallel.timeout);
+  const ExitCode failed = dist::run_mpi_ranks([&](dist::World& world) { code = train::train(*config, &world); },
+                                              {.start_timeout = timeout, .end_timeout = timeout});
   return failed == ExitCode::kFinished ? code : static_cast<int>(failed);
 }
 

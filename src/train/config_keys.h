@@ -117,6 +117,8 @@ void visit_keys(V& visit, C& c) {
   visit("ep", c.ep, degree, "expert parallel degree: experts and Engram rows; -1: all ranks");
   visit("pp", c.pp, degree, "pipeline stages");
   visit("vision_ulysses", c.vision_ulysses, degree, "ranks that share the attention of one picture");
+  visit("timeout", c.timeout, above(0, "s"),
+        "how long a rank waits for others in one exchange, at the start and at the end; then it says who is missing, and ends");
   visit("plan_overrides", c.plan_overrides, any(), "other roles for parameters: {match, role}");
 }
 

@@ -25,7 +25,7 @@ std::string Ranks::broadcast(const std::string& text, int root, const std::strin
 
 std::shared_ptr<dist::Group> Ranks::checkpoint_group() const {
   if (world == nullptr) return dist::self_group("checkpoint");
-  return world->make_group({.name = "checkpoint", .members = layout.mesh.members("world", layout.rank)});
+  return world->make_group({.name = "checkpoint", .members = layout.mesh.members("world", layout.rank), .timeout = timeout});
 }
 
 Ranks one_rank() {
@@ -65,7 +65,8 @@ Ranks make_ranks(const Config& config, dist::World* world) {
   Ranks ranks = one_rank();
   ranks.world = world;
   ranks.layout = layout_of(config, world != nullptr ? world->size() : 1, world != nullptr ? world->rank() : 0);
-  if (world != nullptr) ranks.groups = dist::make_groups(*world, ranks.layout.mesh);
+  ranks.timeout = dist::Seconds(config.parallel.timeout);
+  if (world != nullptr) ranks.groups = dist::make_groups(*world, ranks.layout.mesh, ranks.timeout);
   return ranks;
 }
 

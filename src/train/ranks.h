@@ -13,7 +13,8 @@ namespace hyperparallel::train {
 struct Ranks {
   dist::World* world = nullptr;  // nullptr: this process is the only rank
   engine::Layout layout;
-  dist::Groups groups;  // of every axis
+  dist::Groups groups;                         // of every axis
+  dist::Seconds timeout = dist::Seconds(600);  // of every group
 
   bool is_first() const { return layout.rank == 0; }
   dist::Group& group(const std::string& axis) const { return *groups.at(axis); }
