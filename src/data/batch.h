@@ -26,6 +26,20 @@ struct SampleId {
   bool operator==(const SampleId&) const = default;
 };
 
+// What other ranks need to know of a micro-batch to share its pictures.
+struct BatchOutline {
+  struct Picture {
+    int64_t rows = 0, columns = 0;  // patch grid
+    int64_t start = 0;              // index of its START token in the micro-batch
+
+    bool operator==(const Picture&) const = default;
+  };
+  int64_t tokens = 0;             // padding included
+  std::vector<Picture> pictures;  // by rising `start`
+
+  bool operator==(const BatchOutline&) const = default;
+};
+
 struct MicroBatch {
   int64_t rows = 0, seq_len = 0;
   std::vector<int64_t> input_ids;     // [rows * seq_len]; image spans hold the image token id, padding the pad id
@@ -35,9 +49,10 @@ struct MicroBatch {
   std::vector<int64_t> cu_seqlens;    // [documents + 1]; document borders from 0 to rows * seq_len, none crosses a row
   std::vector<uint8_t>
       padding;  // [rows * seq_len]; 1 where the position is no sample's; a row's padding is a document of its own
-  std::vector<ImagePatches> images;  // by rising `start`
-  std::vector<SampleId> samples;     // in token order, padding left out
-  int64_t supervised_tokens = 0;     // labels that are not kIgnoreLabel
+  std::vector<ImagePatches> images;    // by rising `start`
+  std::vector<SampleId> samples;       // in token order, padding left out
+  std::vector<BatchOutline> outlines;  // of the batches that all data-parallel ranks have at the same time, by rank
+  int64_t supervised_tokens = 0;       // labels that are not kIgnoreLabel
 };
 
 }  // namespace hyperparallel::data

@@ -187,19 +187,33 @@ class Assembler {
                     counters_.samples_dropped, context_.options.seq_len, counters_.bad_lines, counters_.bad_images);
   }
 
-  // This rank's part of the next `count` rows of all ranks.
+  // A rank's part of the next `count` rows of all ranks.
+  struct Part {
+    std::vector<std::vector<const Sample*>> rows;
+    int64_t width;
+  };
+  Part part_of(int64_t rank, int64_t count) const {
+    const LoaderOptions& options = context_.options;
+    Part part{{}, options.packing ? options.seq_len : 1};
+    for (int64_t i = rank * options.rows; i < std::min(count, (rank + 1) * options.rows); ++i) {
+      auto& row = part.rows.emplace_back();
+      for (const Item& item : ready_[i].items) row.push_back(&item.sample);
+      part.width = std::max(part.width, ready_[i].tokens);
+    }
+    if (part.rows.empty()) part.rows.emplace_back();  // the other ranks have a batch
+    return part;
+  }
+
+  // This rank's part of the next `count` rows of all ranks, and the outlines of all parts.
   MicroBatch make_batch(int64_t count) {
     const trace::Scope scope("batch", "data");
     const LoaderOptions& options = context_.options;
-    std::vector<std::vector<const Sample*>> rows;
-    int64_t width = options.packing ? options.seq_len : 1;
-    for (int64_t i = options.rank * options.rows; i < std::min(count, (options.rank + 1) * options.rows); ++i) {
-      auto& row = rows.emplace_back();
-      for (const Item& item : ready_[i].items) row.push_back(&item.sample);
-      width = std::max(width, ready_[i].tokens);
+    const Part own = part_of(options.rank, count);
+    MicroBatch batch = make_micro_batch(own.rows, own.width, context_.encoder.pad_id(), options.sample.image_limits.patch_size);
+    for (int64_t rank = 0; rank < options.world; ++rank) {
+      const Part part = part_of(rank, count);
+      batch.outlines.push_back(outline_of(part.rows, part.width));
     }
-    if (rows.empty()) rows.emplace_back();  // the other ranks have a batch
-    MicroBatch batch = make_micro_batch(rows, width, context_.encoder.pad_id(), options.sample.image_limits.patch_size);
     const auto padding = std::ranges::count(batch.padding, 1);
     counters_.tokens_padding += padding;
     counters_.tokens += static_cast<int64_t>(batch.padding.size()) - padding;

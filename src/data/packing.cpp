@@ -73,4 +73,18 @@ MicroBatch make_micro_batch(const std::vector<std::vector<const Sample*>>& rows,
   return batch;
 }
 
+BatchOutline outline_of(const std::vector<std::vector<const Sample*>>& rows, int64_t seq_len) {
+  BatchOutline outline;
+  for (const auto& row : rows) {
+    int64_t start = outline.tokens;
+    for (const Sample* sample : row) {
+      for (const SampleImage& image : sample->images)
+        outline.pictures.push_back({image.plan.patch_rows, image.plan.patch_columns, start + image.start});
+      start += sample->tokens();
+    }
+    outline.tokens += seq_len;
+  }
+  return outline;
+}
+
 }  // namespace hyperparallel::data

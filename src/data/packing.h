@@ -61,5 +61,7 @@ class Packer {
 // is an empty row. Pictures are cut into patches here.
 MicroBatch make_micro_batch(const std::vector<std::vector<const Sample*>>& rows, int64_t seq_len, int64_t pad_id,
                             int64_t patch_size);
+// The outline of that micro-batch.
+BatchOutline outline_of(const std::vector<std::vector<const Sample*>>& rows, int64_t seq_len);
 
 }  // namespace hyperparallel::data

@@ -120,7 +120,7 @@ struct ParallelSection {
   CpShard cp_shard = CpShard::kContiguous;
   int64_t ep = 1;
   int64_t pp = 1;
-  int64_t vision_ulysses = 1;
+  int64_t vision_ulysses = -1;
   double timeout = 600;
   std::vector<PlanOverride> plan_overrides;
 };

@@ -116,7 +116,7 @@ void visit_keys(V& visit, C& c) {
         "which tokens: consecutive ones, or a chunk from the head and one from the tail, so that all have equal causal work");
   visit("ep", c.ep, degree, "expert parallel degree: experts and Engram rows; -1: all ranks");
   visit("pp", c.pp, degree, "pipeline stages");
-  visit("vision_ulysses", c.vision_ulysses, degree, "ranks that share the attention of one picture");
+  visit("vision_ulysses", c.vision_ulysses, degree, "ranks that share the attention of one picture; -1: as many as tp");
   visit("timeout", c.timeout, above(0, "s"),
         "how long a rank waits for others in one exchange, at the start and at the end; then it says who is missing, and ends");
   visit("plan_overrides", c.plan_overrides, any(), "other roles for parameters: {match, role}");

@@ -81,19 +81,29 @@ data::LoaderOptions loader_options(const Config& config, const std::vector<DataS
 
 namespace {
 
-void add_images(const data::MicroBatch& batch, int64_t pixels, ModelBatch& out) {
-  int64_t patches = 0;
+models::deepseek_v41::BatchOutline outline_of(const data::BatchOutline& batch) {
   std::vector<int64_t> grids, starts;
+  for (const data::BatchOutline::Picture& picture : batch.pictures) {
+    grids.insert(grids.end(), {picture.rows, picture.columns});
+    starts.push_back(picture.start);
+  }
+  return {batch.tokens, tensor_of(grids).view({-1, 2}), tensor_of(starts)};
+}
+
+void add_images(const data::MicroBatch& batch, int64_t pixels, ModelBatch& out) {
+  data::BatchOutline own{static_cast<int64_t>(batch.input_ids.size()), {}};
+  int64_t patches = 0;
   for (const data::ImagePatches& image : batch.images) {
     patches += image.rows * image.columns;
-    grids.insert(grids.end(), {image.rows, image.columns});
-    starts.push_back(image.start);
+    own.pictures.push_back({image.rows, image.columns, image.start});
   }
   out.patches = at::empty({patches, pixels}, at::kFloat);
   float* to = out.patches.mutable_data_ptr<float>();
   for (const data::ImagePatches& image : batch.images) to = std::copy(image.patches.begin(), image.patches.end(), to);
-  out.grids = tensor_of(grids).view({-1, 2});
-  out.image_starts = tensor_of(starts);
+  const models::deepseek_v41::BatchOutline outline = outline_of(own);
+  out.grids = outline.grids;
+  out.image_starts = outline.image_starts;
+  for (const data::BatchOutline& other : batch.outlines) out.outlines.push_back(outline_of(other));
 }
 
 void check_tokenizer(const Config& config, const data::Tokenizer& tokenizer) {

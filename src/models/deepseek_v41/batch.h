@@ -11,6 +11,13 @@
 
 namespace hyperparallel::models::deepseek_v41 {
 
+// Where the pictures of a micro-batch lie.
+struct BatchOutline {
+  int64_t tokens = 0;
+  at::Tensor grids;         // int64 [images, 2]: rows and columns of patches
+  at::Tensor image_starts;  // int64 [images]: index of each START token
+};
+
 struct ModelBatch {
   at::Tensor ids;          // int64 [tokens]
   at::Tensor targets;      // int64 [tokens]: the token each position is scored against, already shifted; -100 = not scored
@@ -22,6 +29,9 @@ struct ModelBatch {
   at::Tensor patches;       // [patches, 3 * patch * patch]
   at::Tensor grids;         // int64 [images, 2]: rows and columns of patches
   at::Tensor image_starts;  // int64 [images]: index of each START token
+  // Of the micro-batches that all data-parallel ranks run at the same time, by rank: their pictures are spread together. Empty
+  // where this is the only one.
+  std::vector<BatchOutline> outlines;
 };
 
 struct EngramLookup {

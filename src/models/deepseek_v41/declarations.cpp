@@ -1,6 +1,7 @@
 #include "models/deepseek_v41/declarations.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/error.h"
@@ -122,10 +123,19 @@ std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const eng
     sizes[fmt::format("engram.{}.unique", i)] = sizes[fmt::format("engram.{}.places", i)] = shard * text.engram_columns();
   }
   if (!config.vision) return sizes;
-  const int64_t down = config.vision->downsample_ratio, own_patches = layout.part(patches, "sample");
-  sizes["patches"] = own_patches;
-  sizes["aligned"] = own_patches / (down * down);
-  for (const char* name : {"span_tokens", "spans.sent", "spans.received"}) sizes[name] = own_patches / (down * down);
+  // The data-parallel ranks have as many patches each, so that a rank's share is that of its sample group.
+  const VisionConfig& vision = *config.vision;
+  const int64_t area = vision.downsample_ratio * vision.downsample_ratio, own_patches = layout.part(patches, "sample");
+  sizes["patches"] = sizes["patches.sent"] = own_patches;
+  sizes["patch_heads"] = own_patches * vision.num_attention_heads;
+  sizes["head_patches"] = own_patches * layout.size("vision") * layout.part(vision.num_attention_heads, "vision");
+  sizes["aligned"] = own_patches / area;
+  for (const char* name : {"span_tokens", "spans.sent", "spans.received"}) sizes[name] = own_patches / area;
+  // Parts end within a row of windows: at most that row.
+  const int64_t row =
+      static_cast<int64_t>(vision.downsample_ratio * std::sqrt(static_cast<double>(vision.max_image_tokens * area)));
+  for (const char* end : {".sent", ".received"})
+    sizes["vision.neighbours" + std::string(end)] = layout.size("vision") > 1 ? std::min(own_patches, row) : 0;
   return sizes;
 }
 

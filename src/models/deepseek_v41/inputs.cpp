@@ -125,17 +125,25 @@ void add_inputs(ModelBuilder& builder, bool text, bool vision) {
   if (text && builder.options.cached) add_kept_rows(builder);
   if (vision) {
     const VisionConfig& config = *builder.config.vision;
-    in.patches = builder.program.input("patches", ValueKind::kDifferentiable,
-                                       {"patches", 3 * config.patch_size * config.patch_size}, builder.options.patch_gradient);
-    in.patch_rows = discrete("patch_rows", {"patches"});
+    const int64_t ranks = builder.layout().size("stage"), members = builder.layout().size("vision");
+    in.patches =
+        builder.program.input("patches.sent", ValueKind::kDifferentiable,
+                              {"patches.sent", 3 * config.patch_size * config.patch_size}, builder.options.patch_gradient);
+    in.patch_send_rows = discrete("patches.send_rows", {ranks});
+    in.patch_receive_rows = discrete("patches.receive_rows", {ranks});
+    in.patch_rows = discrete("patch_rows", {"patches"});  // in its image
     in.patch_columns = discrete("patch_columns", {"patches"});
-    in.image_patches = discrete("image_patches", {"images"});  // patches of each image
-    in.unshuffle = discrete(
-        "unshuffle", {"aligned", config.downsample_ratio * config.downsample_ratio});  // patches of an aligner row, -1: outside
+    in.image_patches = discrete("image_patches", {"images"});  // patches of each image of the group
+    in.patch_parts = discrete("patch_parts", {members});       // patches of each rank of the group
+    in.head_send_rows = discrete("patch_heads.send_rows", {members});
+    in.head_receive_rows = discrete("patch_heads.receive_rows", {members});
+    in.neighbours = add_halo_inputs(builder, "vision.neighbours", "vision");  // patches that aligner rows of other ranks cover
+    // Patches of an aligner row, as rows of [own; received]; -1: outside.
+    in.unshuffle = discrete("unshuffle", {"aligned", config.downsample_ratio * config.downsample_ratio});
     in.span_source = discrete("span_source", {"span_tokens"});  // 0 START, 1 NEW_LINE, 2 END, 3 + r: aligner row r
     if (text) {
-      in.spans = add_halo_inputs(builder, "spans", "sample");  // span tokens go to the ranks of their positions
-      in.span_index = discrete("span_index", {"tokens"});      // received span token that this rank adds at the position, or -1
+      in.spans = add_halo_inputs(builder, "spans", "stage");  // span tokens go to the ranks of their positions
+      in.span_index = discrete("span_index", {"tokens"});     // received span token that this rank adds at the position, or -1
     } else {
       in.cotangent = discrete("cotangent", {"span_tokens", builder.text().hidden_size});
     }

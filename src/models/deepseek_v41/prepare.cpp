@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "models/deepseek_v41/pictures.h"
 #include "models/deepseek_v41/prefix.h"
 
 namespace hyperparallel::models::deepseek_v41 {
@@ -262,141 +263,6 @@ class Preparation {
   engine::ValueMap* map_ = nullptr;
 };
 
-// Pictures of a batch: which rank of the sample group computes each, and where its span lies.
-class Pictures {
- public:
-  Pictures(const ModelProgram& model, const ModelBatch& batch)
-      : model_(model), batch_(batch), layout_(model.options.layout), grids_(batch.grids.contiguous()) {
-    const int64_t down = model.config.vision->downsample_ratio, images = grids_.size(0);
-    int64_t patches = 0, spans = 0;
-    for (int64_t i = 0; i < images; ++i) {
-      first_patch_.push_back(patches);
-      first_span_.push_back(spans);
-      patches += rows(i) * columns(i);
-      spans += (rows(i) + down - 1) / down * ((columns(i) + down - 1) / down + 1) + 2;
-    }
-    first_patch_.push_back(patches);
-    first_span_.push_back(spans);
-    HP_CHECK(patches == batch.patches.size(0), "{} patches for grids of {}", batch.patches.size(0), patches);
-    spread();
-  }
-
-  // Patch coordinates, aligner windows and span layouts of this rank's pictures, facts.md 2.2 and 2.3.
-  void add_tower(engine::ValueMap& map, at::ScalarType compute) const {
-    const int64_t down = model_.config.vision->downsample_ratio;
-    std::vector<int64_t> row, column, patches_of, window, source;
-    std::vector<at::Tensor> patches;
-    int64_t first_patch = 0, aligned = 0;
-    for (int64_t image : on_rank_[layout_.coordinate("sample")]) {
-      const int64_t rows = this->rows(image), columns = this->columns(image);
-      const int64_t out_rows = (rows + down - 1) / down, out_columns = (columns + down - 1) / down;
-      patches_of.push_back(rows * columns);
-      patches.push_back(batch_.patches.narrow(0, first_patch_[image], rows * columns));
-      for (int64_t p = 0; p < rows * columns; ++p) row.push_back(p / columns), column.push_back(p % columns);
-      source.push_back(0);
-      for (int64_t r = 0; r < out_rows; ++r) {
-        for (int64_t c = 0; c < out_columns; ++c) {
-          source.push_back(3 + aligned++);
-          for (int64_t k = 0; k < down * down; ++k) {
-            const int64_t y = r * down + k / down, x = c * down + k % down;
-            window.push_back(y < rows && x < columns ? first_patch + y * columns + x : -1);
-          }
-        }
-        source.push_back(1);
-      }
-      source.push_back(2);
-      first_patch += rows * columns;
-    }
-    const ModelInputs& in = model_.inputs;
-    map[in.patches.index] = (on_rank_.size() == 1 ? batch_.patches : joined(patches, batch_.patches)).to(compute);
-    map[in.patch_rows.index] = tensor_of(row);
-    map[in.patch_columns.index] = tensor_of(column);
-    map[in.image_patches.index] = tensor_of(patches_of);
-    map[in.unshuffle.index] = tensor_of(window).view({-1, down * down});
-    map[in.span_source.index] = tensor_of(source);
-  }
-
-  // Span tokens go from the rank that computed them to the one that has their position in its part of the tokens.
-  void add_spans(engine::ValueMap& map) const {
-    const ModelInputs& in = model_.inputs;
-    const TokenShards shards(batch_.ids.size(0), layout_);
-    const int tp = layout_.size("tp"), rank = layout_.coordinate("sample");
-    std::vector<std::vector<int64_t>> needs(on_rank_.size());  // span tokens, numbered over all pictures
-    std::vector<int64_t> position_of(first_span_.back());
-    for (int64_t image = 0; image < grids_.size(0); ++image) {
-      const int64_t start = batch_.image_starts[image].item<int64_t>(), length = first_span_[image + 1] - first_span_[image];
-      HP_CHECK(start >= 0 && start + length <= batch_.ids.size(0), "image {} of {} tokens starts at {}", image, length, start);
-      for (int64_t i = 0; i < length; ++i) {
-        const int64_t token = start + i, cp_rank = shards.owner(token);
-        position_of[first_span_[image] + i] = token;
-        needs[cp_rank * tp + tp_rank(shards, token, tp)].push_back(first_span_[image] + i);
-      }
-    }
-    const std::vector<ItemPlace> places = span_places();
-    const Fetch fetch = plan_fetch(needs, rank, [&](int64_t span) { return places[span]; });
-    map[in.spans.send_index.index] = tensor_of(fetch.send_index);
-    map[in.spans.send_rows.index] = tensor_of(fetch.send_rows);
-    map[in.spans.receive_rows.index] = tensor_of(fetch.receive_rows);
-    std::vector<int64_t> index(shards.tokens(layout_.coordinate("cp")).size(), -1);
-    for (const auto& [span, row] : fetch.received) index[shards.row(position_of[span])] = row;
-    map[in.span_index.index] = tensor_of(index);
-  }
-
- private:
-  int64_t rows(int64_t image) const { return grids_.const_data_ptr<int64_t>()[2 * image]; }
-  int64_t columns(int64_t image) const { return grids_.const_data_ptr<int64_t>()[2 * image + 1]; }
-
-  static at::Tensor joined(const std::vector<at::Tensor>& parts, const at::Tensor& like) {
-    return parts.empty() ? like.narrow(0, 0, 0) : at::cat(parts);
-  }
-  static int tp_rank(const TokenShards& shards, int64_t token, int tp) {
-    const auto total = static_cast<int64_t>(shards.tokens(shards.owner(token)).size());
-    int rank = 0;
-    while (engine::part_begin(total, tp, rank + 1) <= shards.row(token)) ++rank;
-    return rank;
-  }
-
-  // The costliest picture first, each to the rank with the least work so far. Attention is quadratic in the patches of a picture,
-  // all else linear: with equal weights at about 4 times the width.
-  void spread() {
-    const double width = static_cast<double>(model_.config.vision->hidden_size);
-    on_rank_.resize(layout_.size("sample"));
-    std::vector<double> cost, work(on_rank_.size(), 0);
-    std::vector<int64_t> by_cost(grids_.size(0));
-    std::iota(by_cost.begin(), by_cost.end(), 0);
-    for (int64_t i : by_cost) {
-      const auto patches = static_cast<double>(rows(i) * columns(i));
-      cost.push_back(patches * (patches + 4 * width));
-    }
-    std::stable_sort(by_cost.begin(), by_cost.end(), [&](int64_t a, int64_t b) { return cost[a] > cost[b]; });
-    for (int64_t image : by_cost) {
-      const auto rank = std::min_element(work.begin(), work.end()) - work.begin();
-      work[rank] += cost[image];
-      on_rank_[rank].push_back(image);
-    }
-    for (auto& images : on_rank_) std::sort(images.begin(), images.end());
-  }
-
-  std::vector<ItemPlace> span_places() const {
-    std::vector<ItemPlace> places(first_span_.back());
-    for (size_t rank = 0; rank < on_rank_.size(); ++rank) {
-      int64_t row = 0;
-      for (int64_t image : on_rank_[rank]) {
-        for (int64_t span = first_span_[image]; span < first_span_[image + 1]; ++span)
-          places[span] = {static_cast<int>(rank), row++};
-      }
-    }
-    return places;
-  }
-
-  const ModelProgram& model_;
-  const ModelBatch& batch_;
-  const engine::Layout& layout_;
-  const at::Tensor grids_;
-  std::vector<int64_t> first_patch_, first_span_;  // by picture, and the total
-  std::vector<std::vector<int64_t>> on_rank_;      // pictures that each rank of the sample group computes
-};
-
 }  // namespace
 
 engine::ValueMap prepare_inputs(const ModelProgram& model, const ModelBatch& batch, at::ScalarType compute,
@@ -404,9 +270,9 @@ engine::ValueMap prepare_inputs(const ModelProgram& model, const ModelBatch& bat
   engine::ValueMap map;
   const ModelInputs& in = model.inputs;
   if (in.patches.valid()) {
-    const Pictures pictures(model, batch);
-    pictures.add_tower(map, compute);
-    if (in.span_index.valid()) pictures.add_spans(map);
+    const Pictures pictures(*model.config.vision, model.options.layout, batch);
+    pictures.add_tower(in, compute, map);
+    if (in.span_index.valid()) pictures.add_spans(in, map);
   }
   if (in.ids.valid()) Preparation(model, batch, compute, prefix).add_all(map);
   return map;

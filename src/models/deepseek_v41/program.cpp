@@ -85,7 +85,7 @@ ModelProgram build_program(const ModelConfig& config, const ProgramOptions& opti
   add_rope_tables(builder);
   ValueId spans;
   if (config.vision) {
-    spans = launch_halo(builder, "spans", "sample", add_vision(builder), builder.inputs.spans);
+    spans = launch_halo(builder, "spans", "stage", add_vision(builder), builder.inputs.spans);
     builder.program.wait(spans);
   }
   ValueId streams = add_embedding(builder, spans);

@@ -80,7 +80,11 @@ struct ModelInputs : TokenInputs {
     engine::ValueId rows, send_rows, found;
   };
   std::vector<Engram> engram;  // by Engram layer
-  engine::ValueId patches, patch_rows, patch_columns, image_patches, unshuffle, span_source, span_index;
+  // Pictures, NOTE [Pictures over ranks] in pictures.h. `patches` are those of the rank's own micro-batch that it sends.
+  engine::ValueId patches, patch_send_rows, patch_receive_rows;
+  engine::ValueId patch_rows, patch_columns, image_patches, patch_parts, head_send_rows, head_receive_rows;
+  Halo neighbours;
+  engine::ValueId unshuffle, span_source, span_index;
   Halo spans;
   engine::ValueId cotangent;  // of a vision-only program
   // Cached programs.

@@ -7,6 +7,7 @@
 
 namespace hyperparallel::models::deepseek_v41 {
 
+using engine::ExchangeKind;
 using engine::Initialiser;
 using engine::ParameterId;
 using engine::SegmentRun;
@@ -40,9 +41,33 @@ at::Tensor rotate_halves(const at::Tensor& x, const at::Tensor& cos, const at::T
   return at::cat({a * c - b * s, b * c + a * s}, 2).to(x.scalar_type());
 }
 
-// Attention inside each image; neighbours with the same number of patches go together. q, k, v [patches, heads, d].
-at::Tensor attend_images(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& image_patches) {
-  const int64_t images = image_patches.size(0);
+// A rank's heads of all patches of its group, and back. The rows lie by rank of the patches, then head, then patch.
+at::Tensor join_patches(const at::Tensor& rows, int64_t heads, const at::Tensor& parts) {  // -> [heads, patches, width]
+  std::vector<at::Tensor> joined;
+  int64_t first = 0;
+  for (int64_t i = 0; i < parts.size(0); ++i) {
+    const int64_t patches = parts.const_data_ptr<int64_t>()[i];
+    joined.push_back(rows.narrow(0, first, heads * patches).view({heads, patches, rows.size(1)}));
+    first += heads * patches;
+  }
+  return at::cat(joined, 1);
+}
+at::Tensor part_patches(const at::Tensor& x, const at::Tensor& parts) {  // [heads, patches, width] -> rows
+  std::vector<at::Tensor> rows;
+  int64_t first = 0;
+  for (int64_t i = 0; i < parts.size(0); ++i) {
+    const int64_t patches = parts.const_data_ptr<int64_t>()[i];
+    rows.push_back(x.narrow(1, first, patches).flatten(0, 1));
+    first += patches;
+  }
+  return at::cat(rows, 0);
+}
+
+// Attention inside each image; neighbours with the same number of patches go together. qkv [heads, patches, 3 d] -> [heads,
+// patches, d].
+at::Tensor attend_images(const at::Tensor& qkv, const at::Tensor& image_patches) {
+  const int64_t images = image_patches.size(0), width = qkv.size(2) / 3;
+  if (qkv.numel() == 0) return qkv.narrow(2, 0, width);
   const int64_t* count = image_patches.const_data_ptr<int64_t>();
   std::vector<at::Tensor> outputs;
   int64_t first = 0;
@@ -50,14 +75,14 @@ at::Tensor attend_images(const at::Tensor& q, const at::Tensor& k, const at::Ten
     int64_t last = image;
     while (last < images && count[last] == count[image]) ++last;
     const int64_t rows = (last - image) * count[image];
-    const auto cut = [&](const at::Tensor& x) {
-      return x.narrow(0, first, rows).unflatten(0, {last - image, count[image]}).transpose(1, 2);
+    const auto cut = [&](int64_t which) {
+      return qkv.narrow(1, first, rows).narrow(2, which * width, width).unflatten(1, {last - image, count[image]});
     };
-    outputs.push_back(at::scaled_dot_product_attention(cut(q), cut(k), cut(v)).transpose(1, 2).flatten(0, 1));
+    outputs.push_back(at::scaled_dot_product_attention(cut(0), cut(1), cut(2)).flatten(1, 2));
     first += rows;
     image = last;
   }
-  return outputs.empty() ? at::zeros_like(q) * q : at::cat(outputs, 0);
+  return at::cat(outputs, 1);
 }
 
 struct Tower {
@@ -74,7 +99,10 @@ struct Tower {
     const int64_t head_dim = width / heads;
     cos = program.choice("vision.rope.cos", {"patches", head_dim / 2});
     sin = program.choice("vision.rope.sin", {"patches", head_dim / 2});
-    const ValueId rows = builder.inputs.patch_rows, columns = builder.inputs.patch_columns, patches = builder.inputs.patches;
+    const ModelInputs& in = builder.inputs;
+    const ValueId rows = in.patch_rows, columns = in.patch_columns;
+    const ValueId patches = program.exchange("patches", ExchangeKind::kAllToAll, "stage", in.patches, "patches",
+                                             in.patch_send_rows, in.patch_receive_rows);
     program.segment("vision.rope", {rows, columns}, {cos, sin}, {},
                     [=, cos = cos, sin = sin, theta = vision.rope_theta](SegmentRun& run) {
                       const at::Tensor angles = rope_angles(run.read(rows), run.read(columns), head_dim, theta, run.math_type());
@@ -92,6 +120,39 @@ struct Tower {
     return out;
   }
 
+  // Queries, keys and values of the own patches: [heads * patches, 3 head_dim].
+  ValueId add_queries(const std::string& name, ValueId x, ParameterId gain, ParameterId wqkv, ParameterId bqkv) {
+    const ValueId qkv = program.value(name + ".qkv", {"patch_heads", 3 * width / heads});
+    program.segment(
+        name + ".qkv", {x, cos, sin}, {qkv}, {gain, wqkv, bqkv}, [=, heads = heads, cos = cos, sin = sin](SegmentRun& run) {
+          const at::Tensor& input = run.read(x);
+          const at::Tensor all = (engine::linear(vision_norm(input, run.parameter(gain)), run.weight(wqkv)) + run.parameter(bqkv))
+                                     .view({input.size(0), 3, heads, input.size(1) / heads});
+          const at::Tensor q = rotate_halves(all.select(1, 0), run.read(cos), run.read(sin)),
+                           k = rotate_halves(all.select(1, 1), run.read(cos), run.read(sin));
+          const auto by_head = [](const at::Tensor& t) { return t.transpose(0, 1); };
+          run.make(qkv, at::cat({by_head(q), by_head(k), by_head(all.select(1, 2))}, 2).flatten(0, 1));
+        });
+    return qkv;
+  }
+
+  // Ulysses: the ranks of a group have some patches each; for attention they have some heads of all patches each.
+  // [heads * patches, 3 head_dim] -> [heads * patches, head_dim].
+  ValueId add_attention(const std::string& name, ValueId qkv) {
+    const ModelInputs& in = builder.inputs;
+    const int64_t own_heads = builder.layout().part(heads, "vision");
+    const ValueId all = program.exchange(name + ".to_heads", ExchangeKind::kAllToAll, "vision", qkv, "head_patches",
+                                         in.head_send_rows, in.head_receive_rows);
+    const ValueId mixed = program.value(name + ".mixed", {"head_patches", width / heads});
+    program.segment(name + ".attend", {all, in.image_patches, in.patch_parts}, {mixed}, {},
+                    [=, image_patches = in.image_patches, parts = in.patch_parts](SegmentRun& run) {
+                      const at::Tensor joined = join_patches(run.read(all), own_heads, run.read(parts));
+                      run.make(mixed, part_patches(attend_images(joined, run.read(image_patches)), run.read(parts)));
+                    });
+    return program.exchange(name + ".to_patches", ExchangeKind::kAllToAll, "vision", mixed, "patch_heads", in.head_receive_rows,
+                            in.head_send_rows);
+  }
+
   ValueId add_block(int64_t block, ValueId x) {
     const std::string name = "vision.blocks." + std::to_string(block);
     program.begin_region(name);
@@ -102,20 +163,15 @@ struct Tower {
     const ParameterId w1 = builder.weight(name + ".mlp.w1.weight", {2 * vision.intermediate_size, width});
     const ParameterId w2 = builder.weight(name + ".mlp.w2.weight", {width, vision.intermediate_size});
     program.close_unit(name);
-    const ValueId image_patches = builder.inputs.image_patches, cos = this->cos, sin = this->sin;
-    const ValueId attended = program.value(name + ".attended", {"patches", width}), out = program.value(name, {"patches", width});
-    program.segment(name + ".attn", {x, image_patches, cos, sin}, {attended}, {norm1, wqkv, bqkv, wo, bo},
-                    [=, heads = heads](SegmentRun& run) {
-                      const at::Tensor& input = run.read(x);
-                      const at::Tensor normed = vision_norm(input, run.parameter(norm1));
-                      const at::Tensor qkv = (engine::linear(normed, run.weight(wqkv)) + run.parameter(bqkv))
-                                                 .view({input.size(0), 3, heads, input.size(1) / heads});
-                      const at::Tensor q = rotate_halves(qkv.select(1, 0), run.read(cos), run.read(sin)),
-                                       k = rotate_halves(qkv.select(1, 1), run.read(cos), run.read(sin));
-                      const at::Tensor mixed =
-                          attend_images(q, k, qkv.select(1, 2), run.read(image_patches)).reshape(input.sizes());
-                      run.make(attended, input + engine::linear(mixed, run.weight(wo)) + run.parameter(bo));
-                    });
+    const ValueId out = program.value(name, {"patches", width});
+    const ValueId mixed = add_attention(name, add_queries(name, x, norm1, wqkv, bqkv));
+    const ValueId attended = program.value(name + ".attended", {"patches", width});
+    program.segment(name + ".out", {x, mixed}, {attended}, {wo, bo}, [=, heads = heads](SegmentRun& run) {
+      const at::Tensor& input = run.read(x);
+      const at::Tensor rows =
+          run.read(mixed).view({heads, input.size(0), input.size(1) / heads}).transpose(0, 1).reshape(input.sizes());
+      run.make(attended, input + engine::linear(rows, run.weight(wo)) + run.parameter(bo));
+    });
     program.segment(name + ".mlp", {attended}, {out}, {norm2, w1, w2}, [=](SegmentRun& run) {
       const at::Tensor& input = run.read(attended);
       const std::vector<at::Tensor> parts =
@@ -139,15 +195,18 @@ struct Tower {
                   out = program.value("vision.aligned", {"aligned", hidden});
     program.segment("vision.norm", {x}, {features}, {gain},
                     [=](SegmentRun& run) { run.make(features, vision_norm(run.read(x), run.parameter(gain))); });
-    program.segment("vision.aligner", {features, unshuffle}, {out}, {w1, b1, w2, b2}, [=, width = width](SegmentRun& run) {
-      const at::Tensor rows =
-          kernels::gather_rows(run.read(features), run.read(unshuffle).reshape({-1}));  // zeros outside the grid
-      const at::Tensor blocks =
-          rows.view({-1, area, width}).transpose(1, 2).reshape({-1, width * area});  // channel-major, then 3x3
-      run.observe("vision.unshuffled", [&] { return blocks; });
-      const at::Tensor hidden_rows = at::gelu(engine::linear(blocks, run.weight(w1)) + run.parameter(b1));
-      run.make(out, engine::linear(hidden_rows, run.weight(w2)) + run.parameter(b2));
-    });
+    const ValueId neighbours = launch_halo(builder, "vision.neighbours", "vision", features, builder.inputs.neighbours);
+    program.wait(neighbours);
+    program.segment(
+        "vision.aligner", {features, neighbours, unshuffle}, {out}, {w1, b1, w2, b2}, [=, width = width](SegmentRun& run) {
+          const at::Tensor patches = at::cat({run.read(features), run.read(neighbours)});
+          const at::Tensor rows = kernels::gather_rows(patches, run.read(unshuffle).reshape({-1}));  // zeros outside the grid
+          const at::Tensor blocks =
+              rows.view({-1, area, width}).transpose(1, 2).reshape({-1, width * area});  // channel-major, then 3x3
+          run.observe("vision.unshuffled", [&] { return blocks; });
+          const at::Tensor hidden_rows = at::gelu(engine::linear(blocks, run.weight(w1)) + run.parameter(b1));
+          run.make(out, engine::linear(hidden_rows, run.weight(w2)) + run.parameter(b2));
+        });
     return out;
   }
 
@@ -170,7 +229,7 @@ struct Tower {
 }  // namespace
 
 ValueId add_vision(ModelBuilder& builder) {
-  builder.partial = true;  // pictures are spread over the ranks of a sample group
+  builder.partial = true;  // NOTE [Pictures over ranks]
   Tower tower{builder};
   ValueId x = tower.add_patch_embed();
   for (int64_t block = 0; block < tower.vision.num_hidden_layers; ++block) x = tower.add_block(block, x);
