@@ -205,6 +205,33 @@ TEST_F(LoaderTest, AnotherWorldReadsTheSameRows) {
   EXPECT_EQ(mixed, expected);
 }
 
+TEST_F(LoaderTest, EveryRankKnowsWhereThePicturesOfAllRanksLie) {
+  int64_t pictures = 0;
+  for (const bool packing : {true, false}) {
+    std::vector<std::unique_ptr<Loader>> ranks;
+    for (int64_t rank = 0; rank < 3; ++rank) {
+      LoaderOptions with = options();
+      with.rank = rank;
+      with.world = 3;
+      with.packing = packing;
+      with.repeat = false;  // the last ranks come to have nothing but padding
+      ranks.push_back(std::make_unique<Loader>(tiny_tokenizer(), with));
+    }
+    while (auto first = ranks[0]->next()) {
+      std::vector<MicroBatch> batches{std::move(*first), ranks[1]->next().value(), ranks[2]->next().value()};
+      std::vector<BatchOutline> expected;
+      for (const MicroBatch& batch : batches) {
+        expected.push_back({static_cast<int64_t>(batch.input_ids.size()), {}});
+        for (const ImagePatches& image : batch.images)
+          expected.back().pictures.push_back({image.rows, image.columns, image.start});
+        pictures += static_cast<int64_t>(batch.images.size());
+      }
+      for (const MicroBatch& batch : batches) EXPECT_EQ(batch.outlines, expected);
+    }
+  }
+  EXPECT_GT(pictures, 0);
+}
+
 TEST_F(LoaderTest, AnEpochHoldsEverySampleOnceAndIsShuffledAnew) {
   LoaderOptions with = options();
   with.files = {{a_}};

@@ -1,7 +1,6 @@
 // Program inputs of a micro-batch for one rank: what the layers need to know of documents, groups and pictures, derived from
 // their borders on the host. Ranks that share a micro-batch derive the same from the same batch and take their part.
 #include <algorithm>
-#include <numeric>
 #include <set>
 
 #include "base/error.h"
