@@ -5,6 +5,7 @@
 #include "arguments.h"
 #include "base/error.h"
 #include "checkpoint/convert.h"
+#include "models/families/families.h"
 #include "subcommand.h"
 #include "train/import_check.h"
 
@@ -26,7 +27,7 @@ int convert_import(const std::vector<std::string>& arguments) {
   CheckpointStore store(out / "checkpoints");  // where a run of this folder looks for them
   if (auto step = store.latest()) throw CheckpointError("{}: holds a checkpoint of step {} already", out.string(), *step);
   HfFolder folder(source);
-  train::check_weights(folder, models::deepseek_v41::parse_model_config((source / "config.json").string()));
+  train::check_weights(folder, *models::read_architecture((source / "config.json").string()));
   import_hf(folder, store);
   fmt::print("imported {} tensors into {}; a run with --train.output={} starts from them\n", store.open(0).tensors().size(),
              store.open(0).folder().string(), out.string());

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "model_argument.h"
+#include "models/deepseek_v41/adapter.h"
 #include "models/deepseek_v41/crop.h"
 #include "models/deepseek_v41/declarations.h"
 
@@ -60,7 +61,9 @@ int crop_model(const std::vector<std::string>& arguments) {
         ->type_name("N");
   if (!parse_arguments(app, arguments)) return 0;
 
-  const model::ModelConfig before = read_model_argument(path), after = model::crop(before, sizes);
+  const models::ArchitecturePtr given = read_model_argument(path);
+  require(*given, models::Ability::kCrop, "`crop`");
+  const model::ModelConfig &before = model::config_of(*given), after = model::crop(before, sizes);
   const fs::path target = fs::path(out) / "config.json";
   if (fs::exists(target))
     throw UsageError("hyperparallel crop: {} exists; name a folder without a config.json by --out", target.string());

@@ -64,6 +64,7 @@ int evaluate(const std::vector<std::string>& arguments) {
 
   fs::path output;
   const train::Config config = config_of(path, app.remaining(), output);
+  require(*config.model.architecture, models::Ability::kGeneration, "`eval`");
   train::set_up_libtorch(config.train);
   const data::Tokenizer tokenizer = data::Tokenizer::load(config.data.tokenizer.string());
   const auto model = train::build_run_model(config, tokenizer);

@@ -9,6 +9,7 @@
 #include "checkpoint/checkpoint.h"
 #include "data/json_text.h"
 #include "data/messages.h"
+#include "models/families/families.h"
 #include "train/answers.h"
 
 namespace hyperparallel {
@@ -27,7 +28,7 @@ struct GenerateArguments {
 train::Config config_of(const fs::path& folder, const GenerateArguments& given) {
   train::Config config;
   if (!fs::exists(folder / "config.yaml") || train::is_hf_folder(folder)) {
-    config.model.architecture = models::deepseek_v41::parse_model_config((folder / "config.json").string());
+    config.model.architecture = models::read_architecture((folder / "config.json").string());
     if (fs::exists(folder / "tokenizer.json")) config.data.tokenizer = folder / "tokenizer.json";
   } else {
     config = train::load_config(folder / "config.yaml");
@@ -103,6 +104,7 @@ int generate(const std::vector<std::string>& arguments) {
 
   const fs::path folder = train::resolve_weights(given.model);
   const train::Config config = config_of(folder, given);
+  require(*config.model.architecture, models::Ability::kGeneration, "`generate`");
   train::set_up_libtorch(config.train);
   const data::Tokenizer tokenizer = data::Tokenizer::load(config.data.tokenizer.string());
   const auto model = train::build_run_model(config, tokenizer);

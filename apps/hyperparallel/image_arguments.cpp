@@ -1,7 +1,7 @@
 #include "image_arguments.h"
 
 #include "base/error.h"
-#include "models/deepseek_v41/config.h"
+#include "models/families/families.h"
 #include "train/config.h"
 
 namespace hyperparallel {
@@ -21,12 +21,12 @@ ImageSettings image_settings(const ImageArguments& arguments) {
   data::ImageLimits& limits = settings.limits;
   if (!arguments.config.empty()) {
     const auto model = arguments.config.ends_with(".json")
-                           ? models::deepseek_v41::parse_model_config(arguments.config, {.allow_vision_only = true})
+                           ? models::read_architecture(arguments.config, {.allow_vision_only = true})
                            : train::load_config(arguments.config).model.architecture;
-    if (!model.vision) throw ConfigError("{}: it has no vision_config, so the model takes no pictures", arguments.config);
-    limits = {model.vision->patch_size, model.vision->downsample_ratio, model.vision->min_pixels, model.vision->max_image_tokens,
-              model.vision->max_wh_ratio};
-    if (model.image_token_id >= 0) settings.token_id = model.image_token_id;
+    const auto pictures = model->pictures();
+    if (!pictures) throw ConfigError("{}: it has no vision_config, so the model takes no pictures", arguments.config);
+    limits = pictures->limits;
+    if (pictures->token_id >= 0) settings.token_id = pictures->token_id;
   }
   limits.patch_size = arguments.patch_size.value_or(limits.patch_size);
   limits.downsample = arguments.downsample.value_or(limits.downsample);

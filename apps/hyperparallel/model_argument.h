@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "models/deepseek_v41/config.h"
+#include "models/adapter/family.h"
 
 namespace hyperparallel {
 
 // Throws ConfigError listing every mistake.
-models::deepseek_v41::ModelConfig read_model_argument(const std::string& path);
+models::ArchitecturePtr read_model_argument(const std::string& path);
 
 }  // namespace hyperparallel

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -72,7 +73,7 @@ struct PlanRequest {
   std::map<std::string, int64_t> symbols = {};
   int64_t compute_bytes = 4, master_bytes = 4;  // of an element
   engine::ScheduleOptions schedule;             // as of a run
-  std::string (*part_of)(const std::string& parameter) = nullptr;
+  std::function<std::string(const std::string& parameter)> part_of = {};
 };
 
 Plan make_plan(const PlanRequest& request);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "checkpoint/store.h"
+#include "models/deepseek_v41/adapter.h"
 
 namespace hyperparallel::train {
 
@@ -31,9 +32,11 @@ void answer_all(RunModel& model, const data::Tokenizer& tokenizer, GenerateOptio
                 const std::function<void(int64_t, const std::string&)>& done) {
   const int64_t end_of_turn = tokenizer.required_id("<｜end▁of▁sentence｜>");
   options.stop_ids.push_back(end_of_turn);
-  const auto& vision = model.model.config.vision;
-  Generator generator(model.model.config, *model.parameters, model.hasher ? &*model.hasher : nullptr, options,
-                      model.model.options);
+  require(*model.architecture, models::Ability::kGeneration, "answering");
+  const auto& built = models::deepseek_v41::v41_model(*model.model);
+  const auto& vision = built.model.config.vision;
+  Generator generator(built.model.config, *model.parameters, built.hasher ? &*built.hasher : nullptr, options,
+                      built.model.options);
   std::map<int64_t, std::vector<int64_t>> answers;
   bool more = true;
   while (more || !generator.idle()) {

@@ -8,24 +8,20 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "engine/memory.h"
-#include "train/flops.h"
 #include "train/metrics.h"
 #include "train/run_model.h"
 
 namespace hyperparallel::train {
 namespace {
 
-using models::deepseek_v41::ModelConfig;
-
 // One document of random tokens, every position but the last scored.
-data::MicroBatch random_batch(const ModelConfig& config, int64_t tokens) {
+data::MicroBatch random_batch(int64_t words, int64_t tokens) {
   const RandomStream random(1, "bench tokens");
   data::MicroBatch batch;
   batch.rows = 1;
   batch.seq_len = tokens;
   for (int64_t t = 0; t < tokens; ++t) {
-    batch.input_ids.push_back(
-        static_cast<int64_t>(random.below(static_cast<uint64_t>(t), static_cast<uint64_t>(config.text.vocab_size))));
+    batch.input_ids.push_back(static_cast<int64_t>(random.below(static_cast<uint64_t>(t), static_cast<uint64_t>(words))));
     batch.position_ids.push_back(t);
   }
   batch.labels.assign(batch.input_ids.begin() + 1, batch.input_ids.end());
@@ -35,14 +31,6 @@ data::MicroBatch random_batch(const ModelConfig& config, int64_t tokens) {
   batch.cu_seqlens = {0, tokens};
   batch.supervised_tokens = tokens - 1;
   return batch;
-}
-
-// Any token classes do: rows of the Engram tables are looked up all over.
-std::vector<int32_t> token_classes(const models::deepseek_v41::TextConfig& text) {
-  if (text.engram_layer_ids.empty()) return {};
-  std::vector<int32_t> classes(text.vocab_size);
-  for (size_t id = 0; id < classes.size(); ++id) classes[id] = static_cast<int32_t>(id % text.engram_compressed_vocab_size);
-  return classes;
 }
 
 template <class Run>
@@ -60,10 +48,8 @@ double median_seconds(int repetitions, const Run& run) {
 
 }  // namespace
 
-BenchStepResult bench_step(const ModelConfig& given, const BenchStepOptions& options) {
-  ModelConfig config = given;
-  config.vision.reset();
-  const auto run = build_run_model(config, options.program, options.compute, token_classes(config.text));
+BenchStepResult bench_step(const models::ArchitecturePtr& architecture, const BenchStepOptions& options) {
+  const auto run = build_run_model(architecture, options.program, options.compute, /*tokenizer=*/nullptr);
   engine::ParameterStore& parameters = *run->parameters;
   engine::Executor& executor = *run->executor;
   parameters.initialise(1);
@@ -75,11 +61,11 @@ BenchStepResult bench_step(const ModelConfig& given, const BenchStepOptions& opt
 
   engine::ScheduleOptions schedule_options;
   schedule_options.recompute = options.recompute;
-  const auto step = engine::build_schedule(run->model.program, schedule_options);
+  const auto step = engine::build_schedule(run->program(), schedule_options);
   schedule_options.backward = false;
-  const auto forward = engine::build_schedule(run->model.program, schedule_options);
+  const auto forward = engine::build_schedule(run->program(), schedule_options);
   for (const int64_t tokens : options.lengths) {
-    const data::MicroBatch batch = random_batch(config, tokens);
+    const data::MicroBatch batch = random_batch(architecture->vocab_size(), tokens);
     const engine::ValueMap inputs = run->inputs(batch);
     BenchStepRow row;
     row.tokens = tokens;
@@ -90,7 +76,7 @@ BenchStepResult bench_step(const ModelConfig& given, const BenchStepOptions& opt
       parameters.clear_gradients();
     });
     row.tokens_per_second = static_cast<double>(tokens) / row.step_seconds;
-    row.mfu = needed_flops(config, batch) / row.step_seconds / (result.peak_gflops * 1e9);
+    row.mfu = architecture->needed_flops(batch) / row.step_seconds / (result.peak_gflops * 1e9);
     row.peak_allocated_bytes = engine::peak_allocated_bytes();
     row.peak_rss_bytes = memory_use().peak_rss_bytes;
     result.rows.push_back(row);

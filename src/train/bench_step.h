@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/schedule.h"
-#include "models/deepseek_v41/program.h"
+#include "models/adapter/family.h"
 
 namespace hyperparallel::train {
 
@@ -17,7 +17,7 @@ struct BenchStepOptions {
   at::ScalarType compute = at::kFloat;
   engine::RecomputePolicy recompute;
   std::string offload_folder = ".";  // where recompute.offload keeps its file
-  models::deepseek_v41::ProgramOptions program;
+  models::ProgramOptions program;
   int repetitions = 3;  // after one run that warms up; the median counts
 };
 
@@ -38,8 +38,8 @@ struct BenchStepResult {
   std::vector<BenchStepRow> rows;
 };
 
-// Runs a text model with random weights on random tokens. Images play no part.
-BenchStepResult bench_step(const models::deepseek_v41::ModelConfig& config, const BenchStepOptions& options);
+// Runs a model with random weights on random tokens, without pictures.
+BenchStepResult bench_step(const models::ArchitecturePtr& architecture, const BenchStepOptions& options);
 
 nlohmann::ordered_json to_json(const BenchStepResult& result);
 

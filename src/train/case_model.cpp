@@ -4,7 +4,8 @@
 
 #include "base/error.h"
 #include "checkpoint/hf_names.h"
-#include "models/deepseek_v41/engram_hash.h"
+#include "models/deepseek_v41/adapter.h"
+#include "models/families/families.h"
 
 namespace hyperparallel::train {
 
@@ -45,9 +46,9 @@ void load_released_weights(engine::ParameterStore& parameters, const TensorMap& 
 CaseModel load_case_model(const std::filesystem::path& folder, at::ScalarType compute,
                           const models::deepseek_v41::ProgramOptions& options) {
   const TensorMap weights = checkpoint::read_all(folder / "weights.safetensors");
-  models::deepseek_v41::ParseOptions parse;
-  parse.allow_vision_only = true;
-  const ModelConfig config = models::deepseek_v41::parse_model_config((folder / "config.json").string(), parse);
+  const auto architecture = models::read_architecture((folder / "config.json").string(), {.allow_vision_only = true});
+  require(*architecture, models::Ability::kGoldenCases, "`verify`");
+  const ModelConfig& config = models::deepseek_v41::config_of(*architecture);
   CaseModel result;
   const bool has_text = config.text.num_hidden_layers > 0;
   result.model = std::make_unique<models::deepseek_v41::ModelProgram>(has_text ? build_program(config, options)

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "data/sample.h"
-#include "models/deepseek_v41/config.h"
+#include "models/adapter/family.h"
 #include "optim/schedule.h"
 
 namespace hyperparallel::train {
@@ -75,8 +75,8 @@ constexpr auto choices(NonFinite) {
 struct ModelSection {
   Path config;   // as given; the keys that were read from it are in `architecture`
   Path weights;  // empty: random start
-  models::deepseek_v41::ModelConfig
-      architecture;  // with the switches cache_quantisation, candidates, engram_storage, initialisation
+  models::ModelSwitches switches;
+  models::ArchitecturePtr architecture;  // null only before it was read
 };
 
 struct DataSource {

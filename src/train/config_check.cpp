@@ -85,7 +85,7 @@ class Checker {
       unfinished("optimizer.name", choices(c_.optimizer.name)[static_cast<size_t>(c_.optimizer.name)], "adamw");
     }
     if (c_.data.allow_http) unfinished("data.allow_http", "true", "false");
-    const std::string& storage = c_.model.architecture.switches.engram_storage;
+    const std::string& storage = c_.model.switches.engram_storage;
     if (storage == "host" || storage == "mmap") {
       unfinished("model.engram_storage", storage, "device");
     } else if (storage != "device") {
@@ -115,7 +115,7 @@ class Checker {
       complain("train.global_batch_size",
                fmt::format("{} is not a multiple of train.local_batch_size {}", t.global_batch_size, t.local_batch_size));
     }
-    const int64_t longest = c_.model.architecture.text.max_position_embeddings;
+    const int64_t longest = c_.model.architecture ? c_.model.architecture->max_positions() : 0;
     if (longest > 0 && c_.data.seq_len > longest) {
       complain("data.seq_len", fmt::format("{} is more than the model's max_position_embeddings {}", c_.data.seq_len, longest));
     }

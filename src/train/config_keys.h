@@ -35,7 +35,7 @@ inline Accept any(const char* unit = "") {
   return {{}, unit};
 }
 
-template <class V, Is<models::deepseek_v41::Initialisation> C>
+template <class V, Is<models::Initialisation> C>
 void visit_keys(V& visit, C& c) {
   visit("std", c.std, at_least(0), "standard deviation of every normal start; 0 means the model's initializer_range");
   visit("engram_std", c.engram_std, at_least(0), "standard deviation of the Engram tables; 0 means `std`");
@@ -47,7 +47,7 @@ void visit_keys(V& visit, C& c) {
 
 template <class V, Is<ModelSection> C>
 void visit_keys(V& visit, C& c) {
-  auto& switches = c.architecture.switches;
+  auto& switches = c.switches;
   visit("config", c.config, any(), "config.json of the model; its keys may stand inline in this section instead");
   visit("weights", c.weights, any(), "folder of a Hugging Face checkpoint to start from; nothing: random start");
   visit("cache_quantisation", switches.cache_quantisation, any(),

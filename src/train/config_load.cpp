@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "models/families/families.h"
 #include "train/config.h"
 #include "train/config_check.h"
 #include "train/config_keys.h"
@@ -143,7 +144,7 @@ class SectionReader {
   void finish(ModelSection& model);
 
  private:
-  models::deepseek_v41::ModelConfig read_model_file(const Path& path);
+  models::ArchitecturePtr read_model_file(const ModelSection& model);
 
   MapReader reader_;
   std::map<std::string, std::string>* sources_;
@@ -157,38 +158,35 @@ void FieldReader::read_entry(const Node& node, T& entry) const {
 }
 
 void SectionReader::finish(ModelSection& model) {
-  using namespace models::deepseek_v41;
   Problems& problems = reader_.problems();
   const std::vector<std::string> own_keys = reader_.known();
   std::vector<const Node*> inline_keys;
   for (const auto& [name, entry] : reader_.node().entries) {
     if (std::find(own_keys.begin(), own_keys.end(), name) == own_keys.end()) inline_keys.push_back(&entry);
   }
-  const ModelSwitches switches = model.architecture.switches;
   if (!model.config.empty()) {
     for (const Node* key : inline_keys) {
       const std::string place = elsewhere(key->key);
       problems.error(place.empty() ? key->complaint("model.config names the keys of the model; give one or the other")
                                    : fmt::format("{}: unknown key {}; {}", key->where(), key->key, place));
     }
-    model.architecture = read_model_file(model.config);
+    model.architecture = read_model_file(model);
   } else if (inline_keys.empty()) {
     reader_.complain("config", "is required, or the keys of the model inline");
   } else {
-    model.architecture =
-        parse_model_config(reader_.node(), problems, MapReader::Unknown::kError, {.own_keys = own_keys, .elsewhere = elsewhere});
+    model.architecture = models::parse_architecture(reader_.node(), problems, MapReader::Unknown::kError,
+                                                    {.own_keys = own_keys, .elsewhere = elsewhere, .switches = model.switches});
   }
-  model.architecture.switches = switches;
 }
 
-models::deepseek_v41::ModelConfig SectionReader::read_model_file(const Path& path) {
-  if (!std::filesystem::is_regular_file(path)) {
-    reader_.complain("config", fmt::format("{} is no file", path.string()));
-    return {};
+models::ArchitecturePtr SectionReader::read_model_file(const ModelSection& model) {
+  if (!std::filesystem::is_regular_file(model.config)) {
+    reader_.complain("config", fmt::format("{} is no file", model.config.string()));
+    return nullptr;
   }
-  const Node node = yaml::read_yaml_file(path.string(), reader_.problems());
-  if (node.is_null()) return {};
-  return models::deepseek_v41::parse_model_config(node, reader_.problems(), MapReader::Unknown::kWarning, {});
+  const Node node = yaml::read_yaml_file(model.config.string(), reader_.problems());
+  if (node.is_null()) return nullptr;
+  return models::parse_architecture(node, reader_.problems(), MapReader::Unknown::kWarning, {.switches = model.switches});
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "models/families/families.h"
 #include "train/config.h"
 #include "train/config_listing.h"
 
@@ -40,7 +41,7 @@ std::string architecture_block(const Config& config, bool with_sources) {
   std::string out;
   if (with_sources && !config.model.config.empty())
     out += fmt::format("{}# keys of {}\n", indent(1), config.model.config.string());
-  write_block(models::deepseek_v41::to_hf_json(config.model.architecture), 1, out);
+  if (config.model.architecture) write_block(config.model.architecture->config_json(), 1, out);
   return out;
 }
 
@@ -82,14 +83,19 @@ std::string escape_table(std::string text) {
 // The tables of the keys of config.json.
 std::string model_tables() {
   std::string out =
-      "\n## Keys of `config.json`\nIn the file of `model.config`, or inline in `model`. Keys that the model does not use "
+      "\n## Keys of `config.json`\nIn the file of `model.config`, or inline in `model`. `model_type` chooses the family of "
+      "models, "
+      "without it the first below. Keys that the model does not use "
       "(`architectures`, "
       "`quantization_config`, ...) are ignored; other unknown keys are warnings in a file and errors inline.\n";
-  std::string part;
-  for (const auto& key : models::deepseek_v41::describe_keys()) {
-    if (key.part != part) out += fmt::format("\n| {} | accepts | default |\n|---|---|---|\n", key.part);
-    part = key.part;
-    out += fmt::format("| `{}` | {} | {} |\n", key.key, key.accepts, key.default_value);
+  for (const models::Family& family : models::families()) {
+    out += fmt::format("\n### {}\n", family.model_types.front());
+    std::string part;
+    for (const models::KeyDescription& key : family.describe_keys()) {
+      if (key.part != part) out += fmt::format("\n| {} | accepts | default |\n|---|---|---|\n", key.part);
+      part = key.part;
+      out += fmt::format("| `{}` | {} | {} |\n", key.key, key.accepts, key.default_value);
+    }
   }
   return out;
 }

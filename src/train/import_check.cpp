@@ -3,7 +3,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "models/deepseek_v41/program.h"
 
 namespace hyperparallel::train {
 namespace {
@@ -20,10 +19,11 @@ std::string section(const std::vector<std::string>& tensors, const std::string& 
 
 }  // namespace
 
-void check_weights(const checkpoint::HfFolder& folder, const models::deepseek_v41::ModelConfig& config) {
+void check_weights(const checkpoint::HfFolder& folder, const models::Architecture& architecture) {
   std::vector<std::string> missing, unexpected, misshapen;
   std::set<std::string> known;
-  for (const engine::ParameterSpec& spec : build_program(config, {}).program.parameters) {
+  const auto model = architecture.build({}, nullptr);
+  for (const engine::ParameterSpec& spec : model->program().parameters) {
     known.insert(spec.name);
     const auto found = folder.tensors().find(spec.name);
     if (found == folder.tensors().end()) {

@@ -1,7 +1,6 @@
 #include "train/layout_plan.h"
 
 #include "base/error.h"
-#include "models/deepseek_v41/declarations.h"
 #include "train/ranks.h"
 #include "train/run_model.h"
 
@@ -23,21 +22,20 @@ engine::ScheduleOptions schedule_options(const Config& config, const engine::Lay
 }
 
 plan::Plan plan_of(const Config& config, int64_t ranks) {
-  namespace model = models::deepseek_v41;
-  const model::ModelConfig& architecture = config.model.architecture;
-  model::ProgramOptions options = program_options(config.kernels);
+  const models::Architecture& architecture = *config.model.architecture;
+  models::ProgramOptions options = program_options(config.kernels);
   options.layout = layout_of(config, ranks);
-  const model::ModelProgram program = model::build_program(architecture, options);
+  const auto model = architecture.build(options, /*tokenizer=*/nullptr);
   plan::PlanRequest request;
-  request.program = &program.program;
-  request.without_forward = model::draft_parameters(architecture.text);
+  request.program = &model->program();
+  request.without_forward = architecture.parameters_without_forward();
   request.layout = options.layout;
-  request.symbols = model::symbol_sizes(architecture, options.layout, config.train.local_batch_size * config.data.seq_len,
-                                        /*patches=*/0);
+  request.symbols =
+      architecture.symbol_sizes(options.layout, config.train.local_batch_size * config.data.seq_len, /*patches=*/0);
   request.compute_bytes = config.train.dtype == Dtype::kBFloat16 ? 2 : config.train.dtype == Dtype::kFloat64 ? 8 : 4;
   request.master_bytes = config.train.dtype == Dtype::kFloat64 ? 8 : 4;
   request.schedule = schedule_options(config, options.layout);
-  request.part_of = model::part_of;
+  request.part_of = [&](const std::string& parameter) { return architecture.part_of(parameter); };
   return plan::make_plan(request);
 }
 

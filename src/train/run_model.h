@@ -12,20 +12,22 @@
 #include "data/loader.h"
 #include "data/tokenizer.h"
 #include "engine/executor.h"
-#include "models/deepseek_v41/batch.h"
-#include "models/deepseek_v41/program.h"
+#include "models/adapter/family.h"
 #include "train/config.h"
 #include "train/ranks.h"
 
 namespace hyperparallel::train {
 
 struct RunModel {
-  models::deepseek_v41::ModelProgram model;
+  models::ArchitecturePtr architecture;
+  models::ProgramOptions options;
+  std::unique_ptr<models::Model> model;
   std::unique_ptr<engine::ParameterStore> parameters;
   std::unique_ptr<engine::Executor> executor;
-  std::optional<models::deepseek_v41::EngramHasher> hasher;  // where the model has Engram
 
+  const engine::Program& program() const { return model->program(); }
   at::ScalarType compute_type() const { return parameters->compute_type(); }
+  // Throws DataError for a picture that the model cannot take.
   engine::ValueMap inputs(const data::MicroBatch& batch) const;
   // Elements of all parameters, router biases included.
   int64_t parameter_count() const;
@@ -35,17 +37,16 @@ struct RunModel {
 // ConfigError, naming both numbers, where tokenizer and model disagree, or model and layout.
 std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Tokenizer& tokenizer,
                                           const Ranks& ranks = one_rank());
-// The same without a tokenizer. `engram_token_map`: the class of each id of the vocabulary; unused without Engram layers.
-std::unique_ptr<RunModel> build_run_model(const models::deepseek_v41::ModelConfig& config,
-                                          const models::deepseek_v41::ProgramOptions& options, at::ScalarType compute,
-                                          std::vector<int32_t> engram_token_map,
+// The same of a model alone. `tokenizer`: see Architecture::build.
+std::unique_ptr<RunModel> build_run_model(models::ArchitecturePtr architecture, const models::ProgramOptions& options,
+                                          at::ScalarType compute, const data::Tokenizer* tokenizer,
                                           const dist::Groups& groups = dist::one_rank_groups());
 
 // Sets libtorch's threads, determinism and allocator for this process, from `train.threads` (0: the cores, over the ranks of this
 // host) and `train.deterministic`. Call first.
 void set_up_libtorch(const TrainSection& train, int local_ranks = 1);
 
-models::deepseek_v41::ProgramOptions program_options(const KernelsSection& kernels);
+models::ProgramOptions program_options(const KernelsSection& kernels);
 engine::RecomputePolicy recompute_policy(const RecomputeSection& recompute);
 
 // The loader of one split for this rank. `repeat`: training; otherwise one pass in file order.

@@ -10,8 +10,6 @@
 #include "engine/memory.h"
 #include "optim/clip.h"
 #include "optim/groups.h"
-#include "train/engram_metrics.h"
-#include "train/flops.h"
 #include "train/layout_plan.h"
 #include "train/router_balance.h"
 
@@ -19,13 +17,13 @@ namespace hyperparallel::train {
 namespace {
 
 std::vector<engine::Action> make_schedule(const RunModel& model, const Config& config, bool backward) {
-  engine::ScheduleOptions options = schedule_options(config, model.model.options.layout);
+  engine::ScheduleOptions options = schedule_options(config, model.model->layout());
   options.backward = backward;
   if (!backward) options.micro_batches = 1;
-  if (const auto unmatched = engine::unmatched_globs(model.model.program, options.recompute); !unmatched.empty()) {
+  if (const auto unmatched = engine::unmatched_globs(model.program(), options.recompute); !unmatched.empty()) {
     throw ConfigError("these globs match nothing in the program: recompute.{}", fmt::join(unmatched, ", recompute."));
   }
-  return engine::build_schedule(model.model.program, options);
+  return engine::build_schedule(model.program(), options);
 }
 
 }  // namespace
@@ -61,8 +59,10 @@ Trainer::Trainer(const Config& config, dist::World* world)
   const auto settings = optim::resolve_groups(parameters, {"adamw", config.optimizer.weight_decay}, rules);
   optimizer_ = optim::make_optimizer(parameters, settings,
                                      {config.optimizer.betas.at(0), config.optimizer.betas.at(1), config.optimizer.eps});
-  engram_clock_ = std::make_unique<engine::SegmentClock>(model_->model.program, "*.engram.lookup");
-  model_->executor->add_observer(*engram_clock_);
+  for (const auto& [metric, segments] : model_->model->timed_segments()) {
+    clocks_[metric] = std::make_unique<engine::SegmentClock>(model_->program(), segments);
+    model_->executor->add_observer(*clocks_[metric]);
+  }
   if (config.debug.check_ledger) model_->executor->add_observer(ledger_check_);
   if (config.debug.check_contracts) model_->executor->add_observer(contract_check_);
 }
@@ -123,7 +123,7 @@ Trainer::StepBatches Trainer::fetch() {
 void Trainer::forward_backward(StepMetrics& metrics, const StepBatches& batches) {
   std::vector<engine::ValueMap> inputs;
   for (const data::MicroBatch& batch : batches.batches) inputs.push_back(model_->inputs(batch));
-  if (model_->hasher) metrics.extra["engram/hit_rows"] = static_cast<double>(engram_hit_rows(model_->model.inputs, inputs));
+  metrics.extra.merge(model_->model->metrics(inputs));
   const double coefficient = 1.0 / static_cast<double>(std::max<int64_t>(1, batches.supervised));
   model_->executor->run(schedule_, inputs, std::vector<std::vector<double>>(inputs.size(), {coefficient}));
 }
@@ -220,7 +220,7 @@ void Trainer::step() {
     for (auto& callback : callbacks_) callback->on_batches(*this, number, batches.batches);
     model_->executor->clear_counters();
     engine::reset_peak_allocated_bytes();
-    engram_clock_->take();  // what a validation took
+    for (const auto& [metric, clock] : clocks_) clock->take();  // what a validation took
     model_->executor->wait_clock().clear();
     forward_backward(metrics, batches);
     sum_loads();
@@ -231,7 +231,7 @@ void Trainer::step() {
     metrics.tokens = batches.tokens;
     metrics.supervised_tokens = batches.supervised;
     metrics.data_seconds = batches.seconds;
-    for (const data::MicroBatch& batch : batches.batches) flops += needed_flops(config_.model.architecture, batch);
+    for (const data::MicroBatch& batch : batches.batches) flops += config_.model.architecture->needed_flops(batch);
     flops = ranks_.sum(flops, "dp", "step.flops");
   }
   progress_.step = number;
@@ -259,7 +259,7 @@ void Trainer::add_totals(StepMetrics& metrics) const {
   metrics.extra["data/tokens_masked(%)"] =
       100 - 100 * static_cast<double>(metrics.supervised_tokens) / static_cast<double>(std::max<int64_t>(1, metrics.tokens));
   metrics.extra["train/skipped_steps"] = static_cast<double>(progress_.skipped_steps);
-  if (model_->hasher) metrics.extra["engram/lookup(s)"] = engram_clock_->take();
+  for (const auto& [metric, clock] : clocks_) metrics.extra[metric] = clock->take();
 }
 
 double Trainer::validate() {

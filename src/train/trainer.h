@@ -115,7 +115,7 @@ class Trainer {
   double peak_gflops_ = std::numeric_limits<double>::quiet_NaN();
   engine::LedgerCheck ledger_check_;
   engine::ContractCheck contract_check_;
-  std::unique_ptr<engine::SegmentClock> engram_clock_;  // of the Engram look-ups
+  std::map<std::string, std::unique_ptr<engine::SegmentClock>> clocks_;  // by metric, of segments that the model names
 };
 
 // The whole `train` command: resumes what the output folder holds, trains, and returns the exit code (0 finished, 16 stopped on

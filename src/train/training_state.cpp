@@ -56,7 +56,7 @@ checkpoint::Save save_of(Trainer& trainer) {
        progress.lowest_validation_loss}}.dump(1);
   save.documents[kLoaderDocument] = trainer.loader().state().dump(1);
   save.documents[kConfigDocument] = to_yaml(trainer.config());
-  save.documents[kModelDocument] = models::deepseek_v41::to_hf_json(trainer.config().model.architecture).dump(2);
+  save.documents[kModelDocument] = trainer.config().model.architecture->config_json().dump(2);
   for (auto& [name, text] : checkpoint::read_companions(trainer.config().data.tokenizer.parent_path()))
     save.documents[name] = text;
   return save;

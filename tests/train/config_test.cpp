@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "models/deepseek_v41/adapter.h"
 
 namespace hyperparallel::train {
 namespace {
@@ -55,7 +56,7 @@ TEST_F(ConfigTest, FileWinsOverDefaultAndCommandLineOverFile) {
   EXPECT_EQ(config.train.seed, 4);
   EXPECT_EQ(config.optimizer.lr, 1e-4);
   EXPECT_EQ(config.data.seq_len, Config().data.seq_len);
-  EXPECT_EQ(config.model.architecture.text.vocab_size, 128);
+  EXPECT_EQ(models::deepseek_v41::config_of(*config.model.architecture).text.vocab_size, 128);
   EXPECT_THAT(config.sources["train.steps"], HasSubstr("run.yaml:3"));
   EXPECT_EQ(config.sources["train.seed"], "command line");
   EXPECT_EQ(config.sources.count("data.seq_len"), 0u);
@@ -75,7 +76,7 @@ TEST_F(ConfigTest, OverridesComeInAllForms) {
   EXPECT_THAT(config.optimizer.betas, ElementsAre(0.8, 0.9));
   EXPECT_EQ(config.optimizer.schedule.kind, ScheduleKind::kCosine);
   EXPECT_THAT(config.recompute.keep, ElementsAre("a.*", "b"));
-  EXPECT_FALSE(config.model.architecture.switches.candidates);
+  EXPECT_FALSE(config.model.switches.candidates);
   EXPECT_EQ(config.train.output, fs::current_path() / "2024");
 }
 
@@ -105,9 +106,11 @@ TEST_F(ConfigTest, ModelKeysMayStandInline) {
   inline_keys.insert(1, "\"candidates\": false,");
   yaml_alone("model: " + inline_keys + "\n");
   Config config = load();
-  EXPECT_FALSE(config.model.architecture.switches.candidates);
-  EXPECT_EQ(config.model.architecture.text, models::deepseek_v41::parse_model_config(kModel).text);
-  EXPECT_EQ(load({"--model.text_config.swiglu_limit=3"}).model.architecture.text.swiglu_limit, 3);
+  EXPECT_FALSE(config.model.switches.candidates);
+  EXPECT_EQ(models::deepseek_v41::config_of(*config.model.architecture).text,
+            models::deepseek_v41::parse_model_config(kModel).text);
+  EXPECT_EQ(models::deepseek_v41::config_of(*load({"--model.text_config.swiglu_limit=3"}).model.architecture).text.swiglu_limit,
+            3);
   EXPECT_THAT(errors({"--model.text_config.hidden_sizes=3"}),
               HasSubstr("unknown key model.text_config.hidden_sizes; the nearest known key is hidden_size"));
 }
@@ -146,7 +149,8 @@ TEST_F(ConfigTest, TheResolvedConfigurationLoadsToAnEqualOne) {
     std::ofstream(elsewhere / "resolved.yaml") << to_yaml(config, with_sources);
     Config again = load_config(elsewhere / "resolved.yaml");
     EXPECT_TRUE(again == config) << to_yaml(config) << to_yaml(again);
-    EXPECT_EQ(again.model.architecture, config.model.architecture);
+    EXPECT_EQ(models::deepseek_v41::config_of(*again.model.architecture),
+              models::deepseek_v41::config_of(*config.model.architecture));
     EXPECT_EQ(again.recompute.keep, config.recompute.keep);
     EXPECT_EQ(again.data.train[1].path, folder_ / "true");
     EXPECT_EQ(again.optimizer.groups[0].weight_decay, 0.0);

@@ -10,8 +10,9 @@
 #include "base/file.h"
 #include "checkpoint/convert.h"
 #include "engine/memory.h"
+#include "models/deepseek_v41/adapter.h"
+#include "models/deepseek_v41/engram_metrics.h"
 #include "support/scratch.h"
-#include "train/engram_metrics.h"
 #include "train/evaluate.h"
 #include "train/output_folder.h"
 #include "train/report.h"
@@ -241,7 +242,8 @@ TEST(Train, ExportsTheLastStepAsAFolderThatImportsToTheSameWeights) {
   ASSERT_EQ(train(config), 0);
   const std::filesystem::path exported = folder / "run/hf/step-00000004";
   ASSERT_TRUE(std::filesystem::exists(exported / "tokenizer.json"));
-  EXPECT_EQ(models::deepseek_v41::parse_model_config((exported / "config.json").string()).text, config.model.architecture.text);
+  EXPECT_EQ(models::deepseek_v41::parse_model_config((exported / "config.json").string()).text,
+            models::deepseek_v41::config_of(*config.model.architecture).text);
 
   checkpoint::CheckpointStore run(folder / "run/checkpoints"), imported(folder / "imported");
   checkpoint::import_hf(checkpoint::HfFolder(exported), imported);

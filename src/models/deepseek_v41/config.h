@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/yaml.h"
+#include "models/adapter/family.h"
 
 namespace hyperparallel::models::deepseek_v41 {
 
@@ -121,28 +122,6 @@ struct VisionConfig {
   bool operator==(const VisionConfig&) const = default;
 };
 
-// Starting values that the reports leave open (docs/model.md, Start values). Everything else: norm gains 1, biases 0.
-struct Initialisation {
-  double std = 0.0;         // of every normal start; 0 means the file's initializer_range
-  double engram_std = 0.0;  // of the Engram tables; 0 means `std`
-  double attention_sink = 0.0;
-  double hc_scale = 0.01;         // hc_*_scale
-  double hc_post_base = 0.0;      // 0: an output enters once; hc pre base is log(1/(n-1)), each stream weighs 1/n
-  double hc_comb_diagonal = 4.0;  // comb base on the diagonal, 0 elsewhere: near the identity after Sinkhorn
-
-  bool operator==(const Initialisation&) const = default;
-};
-
-// Our own switches, beside the HF keys in the `model` section.
-struct ModelSwitches {
-  bool cache_quantisation = true;         // FP8 / FP4 fake quantisation of window KV, compressed KV, indexer
-  bool candidates = true;                 // candidate pool of the index sources after the candidate source
-  std::string engram_storage = "device";  // device | host | mmap
-  Initialisation initialisation;
-
-  bool operator==(const ModelSwitches&) const = default;
-};
-
 struct ModelConfig {
   TextConfig text;
   std::optional<VisionConfig> vision;
@@ -151,16 +130,6 @@ struct ModelConfig {
   ModelSwitches switches;
 
   bool operator==(const ModelConfig&) const = default;
-};
-
-struct ParseOptions {
-  // Accept a file with `vision_config` and no more than a few keys (hidden_size) of the text model: only the vision tower is
-  // built.
-  bool allow_vision_only = false;
-  // Keys that the caller read from the same map itself: not reported as unknown.
-  std::vector<std::string> own_keys = {};
-  // What to say about an unknown dotted key, see yaml::MapReader::finish.
-  std::function<std::string(const std::string&)> elsewhere = {};
 };
 
 // Reads a config.json. Throws one ConfigError that lists every mistake with file, line and key. Keys that are not ours are warned
@@ -176,11 +145,6 @@ ModelConfig parse_model_config(const yaml::Node& node, Problems& problems, yaml:
 // The composite config.json with the released key names; parsing it gives an equal config (switches aside, which are not in it).
 nlohmann::ordered_json to_hf_json(const ModelConfig& config);
 
-// One key of config.json in words.
-struct KeyDescription {
-  std::string part;  // root, text_config or vision_config
-  std::string key, accepts, default_value;
-};
 std::vector<KeyDescription> describe_keys();
 
 }  // namespace hyperparallel::models::deepseek_v41

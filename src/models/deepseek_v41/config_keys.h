@@ -1,24 +1,18 @@
-// The keys of `text_config` and `vision_config`, each declared once: reading and writing both visit these lists.
-//
-// A visitor has `required` and `optional` (key, field, range), `fixed` (key, the only value we compute) and `ignored` (key).
+// The keys of `text_config` and `vision_config`, each declared once: reading and writing both visit these lists
+// (models/adapter/config_reader.h).
 #pragma once
 
+#include "models/adapter/config_reader.h"
 #include "models/deepseek_v41/config.h"
 
 namespace hyperparallel::models::deepseek_v41 {
-
-constexpr yaml::Range kPositive{.min = 1, .max = 1e12};
-constexpr yaml::Range kNotNegative{.min = 0, .max = 1e12};
-constexpr yaml::Range kAbove0{.min = 0, .above = true};
-constexpr yaml::Range kFrom0{.min = 0};
-constexpr yaml::Range kDegree{.min = 1, .max = 1024};  // small counts that size a list per layer
 
 template <class Visitor, class Text>
 void visit_text(Visitor& visit, Text&& c) {
   visit.required("vocab_size", c.vocab_size, kPositive);
   visit.required("hidden_size", c.hidden_size, kPositive);
   visit.required("moe_intermediate_size", c.moe_intermediate_size, kPositive);
-  visit.required("num_hidden_layers", c.num_hidden_layers, yaml::Range{.min = 1, .max = 100000});
+  visit.required("num_hidden_layers", c.num_hidden_layers, kLayers);
   visit.required("num_attention_heads", c.num_attention_heads, kPositive);
   visit.fixed("num_key_value_heads", int64_t{1});
   visit.required("head_dim", c.head_dim, kPositive);

@@ -14,70 +14,6 @@ namespace {
 using yaml::MapReader;
 using yaml::Node;
 
-// Keys of a Hugging Face file that say nothing about what we compute.
-constexpr const char* kIgnoredKeys[] = {"architectures",
-                                        "transformers_version",
-                                        "quantization_config",
-                                        "use_cache",
-                                        "_name_or_path",
-                                        "auto_map",
-                                        "chunk_size_feed_forward",
-                                        "output_attentions",
-                                        "output_hidden_states",
-                                        "return_dict",
-                                        "is_encoder_decoder",
-                                        "id2label",
-                                        "label2id",
-                                        "problem_type"};
-
-void ignore_extras(MapReader& reader) {
-  for (const char* key : kIgnoredKeys) reader.ignore(key);
-}
-
-// Visits the key lists of config_keys.h.
-class ReadVisitor {
- public:
-  ReadVisitor(MapReader& reader, bool partial) : reader_(reader), partial_(partial) {}
-
-  template <class T>
-  void required(const char* key, T& field, const yaml::Range& range) {
-    optional(key, field, range);
-    const Node* entry = reader_.node().find(key);
-    if (partial_ || (entry && !entry->is_null())) return;
-    reader_.complain(key, "is required");
-    sound_ = false;
-  }
-
-  template <class T>
-  void optional(const char* key, T& field, const yaml::Range& range) {
-    const bool read = reader_.read(key, field, range);
-    if (const Node* entry = reader_.node().find(key); !read && entry && !entry->is_null()) sound_ = false;
-  }
-
-  void optional(const char* key, std::optional<double>& field, const yaml::Range& range) {
-    double value = 0;
-    if (reader_.read(key, value, range)) field = value;
-  }
-
-  void optional(const char* key, bool& field) { reader_.read(key, field); }
-
-  template <class T>
-  void fixed(const char* key, const T& only) {
-    T value = only;
-    if (reader_.read(key, value) && value != only) {
-      reader_.complain(key, fmt::format("{} is not supported, expected {}", value, only));
-    }
-  }
-
-  // Whether every key that the rules between keys look at was right, so that broken rules are news.
-  bool sound() const { return sound_; }
-
- private:
-  MapReader& reader_;
-  bool partial_;
-  bool sound_ = true;
-};
-
 // One rotary table, from `rope_scaling` or from an entry of `rope_parameters`.
 class RopeReader {
  public:
@@ -154,7 +90,7 @@ class ConfigReader {
     const bool composite = text || vision;
     check_model_type(root_, composite ? "deepseek_v41" : "deepseek_v41_text");
     ignore_extras(root_);
-    read_dtype(root_);
+    read_dtype(root_, config_.dtype);
     root_.read("image_token_id", config_.image_token_id, kNotNegative);
     if (composite) {
       read_composite(text, vision);
@@ -168,7 +104,7 @@ class ConfigReader {
  private:
   void read_composite(const Node* text, const Node* vision) {
     if (vision) read_vision(*vision);
-    ReadVisitor shared(root_, true);
+    KeyReader shared(root_, true);
     visit_shared(shared, config_.text);
     if (!text) {
       if (!options_.allow_vision_only) root_.complain("text_config", "is required beside vision_config");
@@ -178,7 +114,7 @@ class ConfigReader {
     MapReader reader(*text, problems_);
     check_model_type(reader, "deepseek_v41_text");
     ignore_extras(reader);
-    if (!root_node_.find("dtype") && !root_node_.find("torch_dtype")) read_dtype(reader);
+    if (!root_node_.find("dtype") && !root_node_.find("torch_dtype")) read_dtype(reader, config_.dtype);
     reader.ignore("dtype");
     reader.ignore("torch_dtype");
     const bool partial = options_.allow_vision_only && vision && !text->find("num_hidden_layers");
@@ -188,7 +124,7 @@ class ConfigReader {
   }
 
   void read_text(MapReader& reader, bool partial) {
-    ReadVisitor visitor(reader, partial);
+    KeyReader visitor(reader, partial);
     visit_text(visitor, config_.text);
     visit_draft(visitor, config_.text.draft);
     visit_shared(visitor, config_.text);
@@ -210,7 +146,7 @@ class ConfigReader {
     ignore_extras(reader);
     reader.ignore("dtype");
     reader.ignore("torch_dtype");
-    ReadVisitor visitor(reader, false);
+    KeyReader visitor(reader);
     visit_vision(visitor, config_.vision.emplace());
     reader.finish(unknown_);
     if (config_.image_token_id < 0) root_.complain("image_token_id", "is required beside vision_config");
@@ -238,18 +174,6 @@ class ConfigReader {
       tables.finish(MapReader::Unknown::kError);
     } else if (scaling) {
       RopeReader(*scaling, problems_, text).read(text.rope_compress);
-    }
-  }
-
-  void read_dtype(MapReader& reader) {
-    for (const char* key : {"torch_dtype", "dtype"}) {
-      std::string dtype;
-      if (!reader.read(key, dtype)) continue;
-      if (dtype != "float32" && dtype != "bfloat16") {
-        reader.complain(key, fmt::format("{} is not supported, expected float32 or bfloat16", dtype));
-      } else {
-        config_.dtype = dtype;
-      }
     }
   }
 

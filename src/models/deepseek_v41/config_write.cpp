@@ -1,6 +1,7 @@
 // Writing a ModelConfig as config.json.
 #include <nlohmann/json.hpp>
 
+#include "models/adapter/config_writer.h"
 #include "models/deepseek_v41/config.h"
 #include "models/deepseek_v41/config_keys.h"
 
@@ -8,28 +9,6 @@ namespace hyperparallel::models::deepseek_v41 {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Visits the key lists of config_keys.h.
-struct WriteVisitor {
-  Json& json;
-
-  template <class T>
-  void required(const char* key, const T& field, const yaml::Range&) {
-    json[key] = field;
-  }
-  template <class T>
-  void optional(const char* key, const T& field, const yaml::Range&) {
-    json[key] = field;
-  }
-  void optional(const char* key, const std::optional<double>& field, const yaml::Range&) {
-    json[key] = field ? Json(*field) : Json(nullptr);
-  }
-  void optional(const char* key, bool field) { json[key] = field; }
-  template <class T>
-  void fixed(const char* key, const T& only) {
-    json[key] = only;
-  }
-};
 
 Json yarn(const RopeParameters& rope) {
   return {{"rope_type", "yarn"},
@@ -59,13 +38,13 @@ nlohmann::ordered_json to_hf_json(const ModelConfig& config) {
   root["architectures"] = {"DeepseekV41ForCausalLM"};
   root["model_type"] = "deepseek_v41";
   root["dtype"] = config.dtype;
-  WriteVisitor root_visitor{root};
+  KeyWriter root_visitor{root};
   visit_shared(root_visitor, config.text);
   if (config.image_token_id >= 0) root["image_token_id"] = config.image_token_id;
 
   Json& text = root["text_config"];
   text["model_type"] = "deepseek_v41_text";
-  WriteVisitor text_visitor{text};
+  KeyWriter text_visitor{text};
   visit_text(text_visitor, config.text);
   if (config.text.num_nextn_predict_layers > 0) visit_draft(text_visitor, config.text.draft);
   text["candidate_source_layer_id"] = config.text.candidate_source_layer_id;
@@ -76,7 +55,7 @@ nlohmann::ordered_json to_hf_json(const ModelConfig& config) {
 
   Json& vision = root["vision_config"];
   vision["model_type"] = "deepseek_v41_vision";
-  WriteVisitor vision_visitor{vision};
+  KeyWriter vision_visitor{vision};
   visit_vision(vision_visitor, *config.vision);
   return root;
 }

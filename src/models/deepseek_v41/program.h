@@ -34,14 +34,10 @@ namespace hyperparallel::models::deepseek_v41 {
 
 struct Prefix;  // prefix.h
 
-struct ProgramOptions {
-  engine::Layout layout;  // of the rank whose program it is
+struct ProgramOptions : models::ProgramOptions {
   // Every document continues a sequence whose earlier tokens left a Prefix (prefix.h); logits instead of a loss. Forward only.
   bool cached = false;
-  int64_t attention_chunk = 128;           // queries per chunk of the reference attention
-  int64_t index_chunk_elements = 8 << 20;  // score elements over all heads that the indexer holds at once
-  int64_t cross_entropy_chunk = 1024;      // rows per chunk of the vocabulary cross-entropy
-  bool patch_gradient = false;             // derive for the patches too (checks)
+  bool patch_gradient = false;  // derive for the patches too (checks)
 };
 
 // Rows of one kind that a sequence keeps for its later tokens (cached programs).

@@ -1,10 +1,10 @@
-#include "train/engram_metrics.h"
+#include "models/deepseek_v41/engram_metrics.h"
 
 #include "base/aten.h"
 
-namespace hyperparallel::train {
+namespace hyperparallel::models::deepseek_v41 {
 
-int64_t engram_hit_rows(const models::deepseek_v41::ModelInputs& names, const std::vector<engine::ValueMap>& inputs) {
+int64_t engram_hit_rows(const ModelInputs& names, const std::vector<engine::ValueMap>& inputs) {
   int64_t count = 0;
   for (const auto& layer : names.engram) {
     std::vector<at::Tensor> rows;
@@ -14,4 +14,4 @@ int64_t engram_hit_rows(const models::deepseek_v41::ModelInputs& names, const st
   return count;
 }
 
-}  // namespace hyperparallel::train
+}  // namespace hyperparallel::models::deepseek_v41

@@ -1,11 +1,9 @@
-#include "train/flops.h"
+#include "models/deepseek_v41/flops.h"
 
 #include <algorithm>
 
-namespace hyperparallel::train {
+namespace hyperparallel::models::deepseek_v41 {
 namespace {
-
-using models::deepseek_v41::TextConfig;
 
 struct LayerCost {
   double weights = 0;        // multiply-adds a token with trained weights
@@ -33,7 +31,7 @@ LayerCost cost_of(const TextConfig& text, int64_t layer) {
   return cost;
 }
 
-double vision_flops(const models::deepseek_v41::VisionConfig& vision, int64_t hidden, const data::MicroBatch& batch) {
+double vision_flops(const VisionConfig& vision, int64_t hidden, const data::MicroBatch& batch) {
   const double w = vision.hidden_size, area = vision.downsample_ratio * vision.downsample_ratio;
   const double patch = 3.0 * vision.patch_size * vision.patch_size * w;
   const double block = 4 * w * w + 3 * w * vision.intermediate_size;
@@ -50,7 +48,7 @@ double vision_flops(const models::deepseek_v41::VisionConfig& vision, int64_t hi
 
 }  // namespace
 
-double needed_flops(const models::deepseek_v41::ModelConfig& config, const data::MicroBatch& batch) {
+double needed_flops(const ModelConfig& config, const data::MicroBatch& batch) {
   const TextConfig& text = config.text;
   double trained = static_cast<double>(batch.supervised_tokens) * text.vocab_size * text.hidden_size, forward_only = 0;
   for (int64_t layer = 0; layer < text.num_hidden_layers; ++layer) {
@@ -70,4 +68,4 @@ double needed_flops(const models::deepseek_v41::ModelConfig& config, const data:
   return 6 * trained + 2 * forward_only + (config.vision ? vision_flops(*config.vision, text.hidden_size, batch) : 0);
 }
 
-}  // namespace hyperparallel::train
+}  // namespace hyperparallel::models::deepseek_v41

@@ -6,10 +6,10 @@
 #include "engine/executor.h"
 #include "models/deepseek_v41/program.h"
 
-namespace hyperparallel::train {
+namespace hyperparallel::models::deepseek_v41 {
 
 // Different rows of the tables, over all Engram layers, that the tokens of a step look up; `inputs`: its micro-batches.
 // Positions whose gate is shut (pictures, padding) look up nothing.
-int64_t engram_hit_rows(const models::deepseek_v41::ModelInputs& names, const std::vector<engine::ValueMap>& inputs);
+int64_t engram_hit_rows(const ModelInputs& names, const std::vector<engine::ValueMap>& inputs);
 
-}  // namespace hyperparallel::train
+}  // namespace hyperparallel::models::deepseek_v41

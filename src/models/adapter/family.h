@@ -1,0 +1,132 @@
+// The interface between the trainer and a family of models. A family lives in one folder, models/<family>/, and gives three
+// things:
+//
+//   Family        how to recognise and read its config.json          one static table, listed in models/families/families.cpp
+//   Architecture  what was read: one model, without a layout         sizes, summary, FLOPs, and `build`
+//   Model         its program for one rank of a layout               segments, exchanges, parameters, and a micro-batch's inputs
+//
+// docs/adding-a-model.md walks through a whole family. builder.h and tokens.h hold what decoders share.
+#pragma once
+
+#include "base/aten.h"
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/yaml.h"
+#include "data/batch.h"
+#include "data/image.h"
+#include "data/tokenizer.h"
+#include "engine/executor.h"
+#include "engine/layout.h"
+#include "engine/program.h"
+#include "models/adapter/switches.h"
+
+namespace hyperparallel::models {
+
+// The rank whose program it is, and how its segments compute (`kernels` of the configuration).
+struct ProgramOptions {
+  engine::Layout layout;
+  int64_t attention_chunk = 128;           // queries per chunk of the reference attention
+  int64_t index_chunk_elements = 8 << 20;  // score elements over all heads that an indexer holds at once
+  int64_t cross_entropy_chunk = 1024;      // rows per chunk of the vocabulary cross-entropy
+};
+
+// The program of one rank, and what it needs to know of a micro-batch.
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const engine::Program& program() const = 0;
+  virtual const engine::Layout& layout() const = 0;
+
+  // Every program input of one micro-batch for the rank of `layout()`. `batch` is the whole micro-batch, the same on all cp and
+  // tp ranks that share it. `compute`: the type of inputs that are no ids.
+  virtual engine::ValueMap inputs(const data::MicroBatch& batch, at::ScalarType compute) const = 0;
+
+  // Optional. Metrics of its own, by name, from the inputs of a step's micro-batches.
+  virtual std::map<std::string, double> metrics(const std::vector<engine::ValueMap>& /*inputs*/) const { return {}; }
+  // Optional. Metrics that are seconds of some segments: name of the metric -> glob over names of segments.
+  virtual std::map<std::string, std::string> timed_segments() const { return {}; }
+};
+
+// What a model that takes pictures says of them.
+struct PictureInput {
+  data::ImageLimits limits;
+  int64_t token_id = -1;  // stands in an image span
+};
+
+// What not every family can do.
+enum class Ability { kGeneration, kGoldenCases, kCrop };
+
+// One model as its config.json describes it. Immutable.
+class Architecture {
+ public:
+  virtual ~Architecture() = default;
+  virtual std::string model_type() const = 0;
+  // The whole config.json; parsing it gives an equal architecture (switches aside, which are not in it).
+  virtual nlohmann::ordered_json config_json() const = 0;
+  // What makes its layers differ, a line each, for `hyperparallel inspect model`; may be empty.
+  virtual std::string summary() const = 0;
+
+  virtual int64_t vocab_size() const = 0;
+  virtual int64_t max_positions() const = 0;  // the longest sequence that it is made for
+  virtual std::optional<PictureInput> pictures() const { return std::nullopt; }
+
+  // The rank's program with its loss: one loss value, the sum of the cross-entropies of the scored tokens of the cp rank. Throws
+  // ConfigError where a degree of the layout does not fit, naming both numbers and the degrees that do. `tokenizer`: of the data,
+  // for families that look at the text of tokens; nullptr where ids are only numbers (plans, benchmarks).
+  virtual std::unique_ptr<Model> build(const ProgramOptions& options, const data::Tokenizer* tokenizer) const = 0;
+
+  // FLOPs that a micro-batch needs, for MFU: forward and backward (twice the forward) of the products with the weights that are
+  // active for each token, and of attention over the keys each token may see; the head for supervised tokens only. Padding and
+  // recomputation do not count.
+  virtual double needed_flops(const data::MicroBatch& batch) const = 0;
+
+  // For the plan: the part of the model that a parameter belongs to; rows by symbol of the program's shapes on the rank of
+  // `layout`, for a micro-batch of so many tokens and pictures of so many patches in all, with data-dependent sizes spread
+  // evenly; declared parameters that no segment uses yet.
+  virtual std::string part_of(const std::string& parameter) const = 0;
+  virtual std::map<std::string, int64_t> symbol_sizes(const engine::Layout& layout, int64_t tokens, int64_t patches) const = 0;
+  virtual std::vector<engine::ParameterSpec> parameters_without_forward() const { return {}; }
+
+  virtual bool can(Ability) const { return false; }
+};
+using ArchitecturePtr = std::shared_ptr<const Architecture>;
+
+// Throws UsageError where the family cannot do what `asker`, for example "`eval`", needs.
+void require(const Architecture& architecture, Ability ability, const std::string& asker);
+
+struct ParseOptions {
+  // Accept a file that describes the part for pictures and little of the text model.
+  bool allow_vision_only = false;
+  // Keys that the caller read from the same map itself: not reported as unknown.
+  std::vector<std::string> own_keys = {};
+  // What to say about an unknown dotted key, see yaml::MapReader::finish.
+  std::function<std::string(const std::string&)> elsewhere = {};
+  // Our own keys beside those of config.json.
+  ModelSwitches switches = {};
+};
+
+// One key of config.json in words.
+struct KeyDescription {
+  std::string part;  // root, or the map inside it
+  std::string key, accepts, default_value;
+};
+
+struct Family {
+  // Values of `model_type` in config.json, the family's own first.
+  std::vector<std::string> model_types;
+  // Reads config.json, or the same keys from our YAML. All mistakes go to `problems`, with file, line and nearest key; unknown
+  // keys are mistakes if `unknown` says so. Returns something also then, for checks that follow.
+  ArchitecturePtr (*parse)(const yaml::Node& node, Problems& problems, yaml::MapReader::Unknown unknown,
+                           const ParseOptions& options);
+  std::vector<KeyDescription> (*describe_keys)();
+};
+
+}  // namespace hyperparallel::models
