@@ -27,4 +27,7 @@ RopeTable rope_table(const at::Tensor& positions, const std::vector<double>& fre
 // x [tokens, ..., channels] -> the same; `inverse` rotates back (conjugate).
 at::Tensor apply_rope(const at::Tensor& x, const RopeTable& table, bool inverse = false);
 
+// The other order of channels, that of Hugging Face's Llama: x [tokens, ..., dim], pairs (i, i + dim / 2) -> the same.
+at::Tensor apply_rope_halves(const at::Tensor& x, const RopeTable& table);
+
 }  // namespace hyperparallel::kernels

@@ -52,4 +52,16 @@ at::Tensor apply_rope(const at::Tensor& x, const RopeTable& table, bool inverse)
   return at::cat({x.narrow(-1, 0, channels - dim), rotated}, -1);
 }
 
+at::Tensor apply_rope_halves(const at::Tensor& x, const RopeTable& table) {
+  const int64_t half = table.cos.size(1);
+  HP_CHECK(2 * half == x.size(-1) && x.size(0) == table.cos.size(0), "rope of {} channels on [{}]", 2 * half,
+           fmt::join(x.sizes().vec(), ", "));
+  std::vector<int64_t> shape(x.dim(), 1);
+  shape.front() = x.size(0);
+  shape.back() = half;
+  const at::Tensor cos = table.cos.view(shape), sin = table.sin.view(shape), wide = to_math(x);
+  const at::Tensor low = wide.narrow(-1, 0, half), high = wide.narrow(-1, half, half);
+  return at::cat({low * cos - high * sin, high * cos + low * sin}, -1).to(x.scalar_type());
+}
+
 }  // namespace hyperparallel::kernels
