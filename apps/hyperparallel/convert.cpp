@@ -34,6 +34,15 @@ int convert_import(const std::vector<std::string>& arguments) {
   return static_cast<int>(ExitCode::kFinished);
 }
 
+models::ArchitecturePtr architecture_of(const Checkpoint& checkpoint) {
+  Problems problems;
+  const std::string file = (checkpoint.folder() / kModelConfigDocument).string();
+  const yaml::Node node = yaml::parse_yaml(checkpoint.document(kModelConfigDocument), file, problems);
+  auto architecture = models::parse_architecture(node, problems, yaml::MapReader::Unknown::kWarning);
+  problems.throw_if_any();
+  return architecture;
+}
+
 int convert_export(const std::vector<std::string>& arguments) {
   fs::path source, out, files;
   std::string dtype = "bfloat16", names = "transformers";
@@ -53,6 +62,7 @@ int convert_export(const std::vector<std::string>& arguments) {
 
   Checkpoint checkpoint(resolve_checkpoint(source));
   checkpoint.verify();
+  if (names == "released") require(*architecture_of(checkpoint), models::Ability::kReleasedNames, "`--names released`");
   ExportOptions options;
   options.type = dtype == "float32" ? at::kFloat : at::kBFloat16;
   options.spelling = names == "released" ? Spelling::kReleased : Spelling::kTransformers;

@@ -25,7 +25,7 @@ std::string exported_config(const std::string& text, at::ScalarType type, const 
   config.erase("torch_dtype");  // the same key as older tools spell it
   auto& model = config.contains("text_config") ? config["text_config"] : config;
   if (!model.is_object()) throw CheckpointError("{}: text_config is no JSON object", path.string());
-  model["num_nextn_predict_layers"] = 0;
+  if (model.contains("num_nextn_predict_layers")) model["num_nextn_predict_layers"] = 0;
   const auto layers = model.find("num_hidden_layers"), ratios = model.find("compress_ratios");
   if (layers != model.end() && layers->is_number_unsigned() && ratios != model.end() && ratios->is_array()) {
     const auto count = layers->get<size_t>();

@@ -45,10 +45,10 @@ void load_released_weights(engine::ParameterStore& parameters, const TensorMap& 
 
 CaseModel load_case_model(const std::filesystem::path& folder, at::ScalarType compute,
                           const models::deepseek_v41::ProgramOptions& options) {
-  const TensorMap weights = checkpoint::read_all(folder / "weights.safetensors");
   const auto architecture = models::read_architecture((folder / "config.json").string(), {.allow_vision_only = true});
   require(*architecture, models::Ability::kGoldenCases, "`verify`");
   const ModelConfig& config = models::deepseek_v41::config_of(*architecture);
+  const TensorMap weights = checkpoint::read_all(folder / "weights.safetensors");
   CaseModel result;
   const bool has_text = config.text.num_hidden_layers > 0;
   result.model = std::make_unique<models::deepseek_v41::ModelProgram>(has_text ? build_program(config, options)

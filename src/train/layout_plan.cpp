@@ -30,8 +30,7 @@ plan::Plan plan_of(const Config& config, int64_t ranks) {
   request.program = &model->program();
   request.without_forward = architecture.parameters_without_forward();
   request.layout = options.layout;
-  request.symbols =
-      architecture.symbol_sizes(options.layout, config.train.local_batch_size * config.data.seq_len, /*patches=*/0);
+  request.symbols = architecture.symbol_sizes(options.layout, config.train.local_batch_size * config.data.seq_len, /*patches=*/0);
   request.compute_bytes = config.train.dtype == Dtype::kBFloat16 ? 2 : config.train.dtype == Dtype::kFloat64 ? 8 : 4;
   request.master_bytes = config.train.dtype == Dtype::kFloat64 ? 8 : 4;
   request.schedule = schedule_options(config, options.layout);

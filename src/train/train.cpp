@@ -173,7 +173,10 @@ void add_callbacks(Trainer& trainer, checkpoint::CheckpointStore& store) {
     const bool whole = std::ranges::all_of(parameters.specs(), [&](const engine::ParameterSpec& spec) {
       return parameters.placement(parameters.find(spec.name)).owned.size == spec.shape;
     });
-    if (whole) {
+    if (!config.model.architecture->can(models::Ability::kGeneration)) {
+      log::info("validation.generate_samples is left out: model_type {} cannot generate yet",
+                config.model.architecture->model_type());
+    } else if (whole) {
       trainer.add(std::make_unique<SamplesCallback>());
     } else {
       log::warn(

@@ -13,6 +13,8 @@ const char* name_of(Ability ability) {
       return "golden cases";
     case Ability::kCrop:
       return "rules for smaller sizes";
+    case Ability::kReleasedNames:
+      return "a second spelling of tensor names";
   }
   throw InternalError("an unknown ability");
 }

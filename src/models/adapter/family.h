@@ -62,7 +62,7 @@ struct PictureInput {
 };
 
 // What not every family can do.
-enum class Ability { kGeneration, kGoldenCases, kCrop };
+enum class Ability { kGeneration, kGoldenCases, kCrop, kReleasedNames };
 
 // One model as its config.json describes it. Immutable.
 class Architecture {
@@ -99,7 +99,8 @@ class Architecture {
 };
 using ArchitecturePtr = std::shared_ptr<const Architecture>;
 
-// Throws UsageError where the family cannot do what `asker`, for example "`eval`", needs.
+// Throws UsageError, "model_type llama: `eval` needs cached generation, which this family does not have yet", where the family
+// cannot do what `asker` needs.
 void require(const Architecture& architecture, Ability ability, const std::string& asker);
 
 struct ParseOptions {

@@ -5,11 +5,12 @@
 #include <algorithm>
 
 #include "models/deepseek_v41/adapter.h"
+#include "models/llama/adapter.h"
 
 namespace hyperparallel::models {
 
 const std::vector<Family>& families() {
-  static const std::vector<Family> all = {deepseek_v41::family()};
+  static const std::vector<Family> all = {deepseek_v41::family(), llama::family()};
   return all;
 }
 
