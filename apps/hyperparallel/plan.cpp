@@ -12,28 +12,32 @@
 namespace hyperparallel {
 namespace {
 
-constexpr const char* kUsage = "hyperparallel plan CONFIG [--ranks N] [--json] [--html FILE]";
+constexpr const char* kUsage = "hyperparallel plan CONFIG [--ranks N] [--json] [--html FILE] [--scenario balanced|worst]";
 
 // Takes a flag out of the arguments.
 bool take_flag(std::vector<std::string>& arguments, const std::string& flag) {
   return std::erase(arguments, flag) > 0;
 }
 
-// Takes `--html FILE` or `--html=FILE` out of the arguments; empty where there is none.
-std::string take_html(std::vector<std::string>& arguments) {
+// Takes `OPTION VALUE` or `OPTION=VALUE` out of the arguments; empty where there is none.
+std::string take_option(std::vector<std::string>& arguments, const std::string& option, const char* what) {
   for (auto it = arguments.begin(); it != arguments.end(); ++it) {
-    if (it->starts_with("--html=")) {
-      const std::string file = it->substr(7);
-      arguments.erase(it);
-      return file;
-    }
-    if (*it != "--html") continue;
-    if (it + 1 == arguments.end()) throw UsageError("--html: name the file to write");
-    const std::string file = it[1];
-    arguments.erase(it, it + 2);
-    return file;
+    const bool joined = it->starts_with(option + "=");
+    if (!joined && *it != option) continue;
+    if (!joined && it + 1 == arguments.end()) throw UsageError("{}: expected {}", option, what);
+    const std::string value = joined ? it->substr(option.size() + 1) : it[1];
+    arguments.erase(it, it + (joined ? 1 : 2));
+    return value;
   }
   return "";
+}
+
+models::Routing routing_of(const std::string& scenario) {
+  using models::Routing;
+  if (scenario.empty() || scenario == "balanced") return Routing::kBalanced;
+  if (scenario == "worst") return Routing::kWorst;
+  throw UsageError("--scenario {}: expected balanced (tokens spread evenly over the experts) or worst (all to one rank)",
+                   scenario);
 }
 
 }  // namespace
@@ -42,10 +46,11 @@ int plan_layout(const std::vector<std::string>& all_arguments) {
   std::vector<std::string> arguments = all_arguments;
   const int64_t ranks = take_ranks(arguments).value_or(1);
   const bool as_json = take_flag(arguments, "--json");
-  const std::string html = take_html(arguments);
+  const std::string html = take_option(arguments, "--html", "the file to write");
+  const auto routing = routing_of(take_option(arguments, "--scenario", "balanced or worst"));
   const auto config = train::config_from_arguments(arguments, kUsage);
   if (!config) return 0;
-  const plan::Plan plan = train::plan_of(*config, ranks);
+  const plan::Plan plan = train::plan_of(*config, ranks, routing);
   if (!html.empty()) {
     const std::string source = arguments.empty() ? "" : std::filesystem::path(arguments.front()).filename().string();
     file::write(html, plan::to_html(plan, fmt::format("{} on {} rank{}", source, ranks, ranks == 1 ? "" : "s")));

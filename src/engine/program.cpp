@@ -69,6 +69,7 @@ ValueId ProgramBuilder::add_value(std::string name, ValueKind kind, Shape shape)
   spec.name = std::move(name);
   spec.kind = kind;
   spec.shape = std::move(shape);
+  if (kind == ValueKind::kDiscrete) spec.element = Element::kInt64;
   program_.values.push_back(std::move(spec));
   program_.segment_of.push_back(-1);
   program_.exchange_of.push_back(-1);
@@ -128,7 +129,7 @@ void ProgramBuilder::segment(std::string name, std::vector<ValueId> reads, std::
     program_.segment_of[id.index] = index;
   }
   program_.segments.push_back(
-      {std::move(name), std::move(reads), std::move(makes), std::move(parameters), std::move(code), region_});
+      {std::move(name), std::move(reads), std::move(makes), std::move(parameters), std::move(code), region_, {}});
   program_.steps.push_back(RunSegment{index});
 }
 
@@ -145,6 +146,7 @@ ValueId ProgramBuilder::launch(std::string name, ExchangeKind kind, std::string 
   Shape shape = spec.shape;
   if (counts_rows) shape.at(0) = output_rows;
   const ValueId output = add_value(name, spec.kind, shape);
+  program_.values[output.index].element = spec.element;
   const int index = static_cast<int>(program_.exchanges.size());
   program_.exchange_of[output.index] = index;
   program_.exchanges.push_back(

@@ -21,13 +21,25 @@ namespace hyperparallel::engine {
 class SegmentRun;
 using SegmentCode = std::function<void(SegmentRun&)>;
 
+// NOTE [Footprint]: what a segment's code holds beside its values, so that a plan can tell the memory of a step without a tensor.
+struct Buffer {
+  Shape shape;
+  Element element = Element::kCompute;
+};
+struct Footprint {
+  std::vector<Buffer> saved;     // from forward to backward, beside what the segment reads and makes
+  std::vector<Buffer> forward;   // at most at once while it runs, beside `saved` and what it makes
+  std::vector<Buffer> backward;  // likewise while it is derived: beside `saved` and the outputs' gradients, with the inputs' ones
+};
+
 struct Segment {
   std::string name;
   std::vector<ValueId> reads;
   std::vector<ValueId> makes;
   std::vector<ParameterId> parameters;
   SegmentCode code;
-  int region = -1;  // the layer it belongs to; -1: none, never recomputed
+  int region = -1;           // the layer it belongs to; -1: none, never recomputed
+  Footprint footprint = {};  // empty where the family does not tell
 };
 
 // The communication patterns of the program, each with its transpose for gradients. "Rows" is dimension 0.

@@ -46,10 +46,21 @@ struct Placement {
 // Placement per axis name; an axis that is not named replicates.
 using Placements = std::map<std::string, Placement>;
 
+// How large an element is, for plans: the compute type and the math type (kernels/types.h) are those of the run.
+enum class Element {
+  kCompute,
+  kMath,
+  kCast,  // the math type where that is not the compute type; else there is no such tensor
+  kInt64,
+  kInt32,
+  kBool,
+};
+
 struct ValueSpec {
   std::string name;
   ValueKind kind = ValueKind::kDifferentiable;
   Shape shape;
+  Element element = Element::kCompute;  // of discrete ones int64 unless the family says otherwise
   Placements placement;
   Placements gradient_placement;
 };

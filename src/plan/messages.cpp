@@ -33,9 +33,33 @@ int64_t Messages::elements_of(const engine::Shape& shape) const {
   return elements;
 }
 
+int64_t Messages::bytes_of(engine::Element element) const {
+  switch (element) {
+    case engine::Element::kCompute:
+      return r_.compute_bytes;
+    case engine::Element::kMath:
+      return r_.master_bytes;
+    case engine::Element::kCast:
+      return r_.compute_bytes == r_.master_bytes ? 0 : r_.master_bytes;
+    case engine::Element::kInt64:
+      return 8;
+    case engine::Element::kInt32:
+      return 4;
+    case engine::Element::kBool:
+      return 1;
+  }
+  HP_CHECK(false, "element {}", static_cast<int>(element));
+}
+
 int64_t Messages::bytes_of(engine::ValueId id) const {
   const engine::ValueSpec& value = program_.values[id.index];
-  return elements_of(value.shape) * (value.kind == engine::ValueKind::kDiscrete ? 8 : r_.compute_bytes);
+  return elements_of(value.shape) * bytes_of(value.element);
+}
+
+int64_t Messages::bytes_of(const std::vector<engine::Buffer>& buffers) const {
+  int64_t bytes = 0;
+  for (const engine::Buffer& buffer : buffers) bytes += elements_of(buffer.shape) * bytes_of(buffer.element);
+  return bytes;
 }
 
 int64_t Messages::larger_end(const Exchange& exchange) const {

@@ -21,6 +21,7 @@ class Messages {
 
   int64_t elements_of(const engine::Shape& shape) const;
   int64_t bytes_of(engine::ValueId value) const;
+  int64_t bytes_of(const std::vector<engine::Buffer>& buffers) const;
 
   // Nothing where no other rank takes part.
   std::optional<Message> forward(const engine::Exchange& exchange) const;
@@ -34,6 +35,7 @@ class Messages {
 
  private:
   bool is_sent(const std::string& axis) const { return r_.layout.size(axis) > 1; }
+  int64_t bytes_of(engine::Element element) const;
   int64_t larger_end(const engine::Exchange& exchange) const;
   std::vector<Message> by_axis(const char* kind, const std::map<std::string, int64_t>& bytes) const;
 

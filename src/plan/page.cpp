@@ -114,6 +114,7 @@ main.append(make("h1", {}, "Plan: " + plan.title), make("div", {class: "tiles"},
   ["ranks", commas(plan.mesh.world), plan.mesh.axes.filter(a => a.size > 1 && ["dp", "cp", "tp", "ep"].includes(a.name)).map(a => `${a.name} ${a.size}`).join(" · ") || "one process"],
   ["parameters", count(plan.total), commas(plan.total)],
   ["kept by the fullest rank", bytes(sum(memory[fullest])), "parameters, gradients, optimizer"],
+  ["at the peak of a step", bytes(sum(plan.memory.peak.map(p => p[2]))), "rank 0, predicted"],
   ["in collectives", bytes(sent), "a step, at the larger end of rank 0"],
 ].map(([label, value, note]) => make("div", {class: "card"}, make("div", {class: "label"}, label), make("div", {class: "value"}, value), make("div", {class: "note"}, note)))));
 
@@ -185,9 +186,9 @@ function draw_owners() {
   card.append(make("div", {style: "height:14px"}), legend([["whole parameter", "var(--line)"], ["rank 0 computes with", "color-mix(in srgb, var(--s0) 40%, var(--card))"], ["rank 0 owns", "var(--s0)"]]));
   const kept = p => p.count * volume(p.owned.size);
   const rows = [...plan.parameters].sort((a, b) => kept(b) - kept(a)).map(p => [
-    picture(p), p.name, p.part, p.count > 1 ? `${p.count} x` : "", p.shape.join(" x "), p.cut || "not cut", p.shard || "whole on all",
+    picture(p), p.name, p.part, p.count > 1 ? `${p.count} x` : "", p.shape.join(" x "), p.role, p.cut || "not cut", p.shard || "whole on all",
     bytes(volume(p.owned.size) * 4), p.unit ? (p.trained ? p.summed || "shards alone" : "no gradient") : "no forward yet"]);
-  const heads = [["", ""], ["parameter", "name"], ["part"], ["layers", "n"], ["shape"], ["cut"], ["shards"], ["rank 0 owns", "n"], ["gradient summed over"]];
+  const heads = [["", ""], ["parameter", "name"], ["part"], ["layers", "n"], ["shape"], ["role"], ["cut"], ["shards"], ["rank 0 owns", "n"], ["gradient summed over"]];
   const keep = 14;
   table(card, heads, rows.slice(0, keep));
   if (rows.length <= keep) return;
@@ -216,7 +217,7 @@ function draw_timeline() {
   const card = section("The step in order", `What rank 0 does in ${few > 1 ? `one of ${few} micro-batches` : "its micro-batch"} of a step, from left to right. A plan knows no durations: every segment of computation has the same width. A collective lies from where it starts to where its result is waited for, so what is computed above it can hide it; a thin line is waited for at once. Height tells its bytes. Click into the picture to see a layer large.`);
   card.append(legend(Object.entries(fills)));
   const runs = runs_of(), last = Math.max(1, ...events.map(e => e.end)), w = 1140, left = 96, x = t => left + (w - left) * t / last;
-  const lanes = {compute: [18, 30], critical: [62, 54], bulk: [130, 54]}, h = 204;
+  const lanes = {compute: [18, 30], critical: [62, 54], bulk: [130, 54]}, below = 198, deep = 60, h = below + deep + 20;
   const svg = make("svg", {viewBox: `0 0 ${w} ${h}`, height: h});
   for (const [lane, label, under] of [["compute", "computation", ""], ["critical", "values", "between segments"], ["bulk", "parameters,", "gradients"]]) {
     const [y, high] = lanes[lane];
@@ -235,6 +236,11 @@ function draw_timeline() {
     svg.append(explained(make("rect", {x: x(e.begin) - (e.end === e.begin ? 1 : 0), y: y + high - tall, width: Math.max(2, x(e.end) - x(e.begin)), height: tall, fill: fills[e.kind], "fill-opacity": .72}),
       `${e.name}\n${e.kind} over ${e.axis}, ${bytes(e.size)}`));
   }
+  const curve = plan.memory.curve, top = Math.max(1, ...curve);
+  svg.append(make("text", {x: 0, y: below + 13}, "memory"), make("text", {x: 0, y: below + 27}, `to ${bytes(top)}`), make("line", {x1: left, x2: w, y1: below + deep, y2: below + deep, stroke: "var(--line)"}));
+  const height = n => below + deep - deep * n / top;
+  svg.append(make("path", {d: `M${x(0)} ${below + deep}` + curve.map((n, t) => `L${x(t)} ${height(n)}L${x(t + 1)} ${height(n)}`).join("") + `L${x(curve.length)} ${below + deep}Z`, fill: "var(--s6)", "fill-opacity": .5}));
+  curve.forEach((n, t) => svg.append(explained(make("rect", {x: x(t), y: below, width: Math.max(.5, x(1) - x(0)), height: deep, fill: "transparent"}), `${bytes(n)} at most`)));
   const frame = make("rect", {y: 6, height: h - 18, fill: "none", stroke: "var(--ink)", "stroke-width": 1.5, rx: 3});
   svg.append(frame);
   let free = 0;
@@ -303,7 +309,11 @@ function draw_memory() {
   const bar = m => make("div", {class: "bar"}, ...m.map((n, i) => explained(make("span", {style: `width:${100 * n / Math.max(1, most)}%;background:${color(i)}`}), `${names[i]}: ${bytes(n)}`)));
   const lines = memory.length <= 16 ? memory.map((m, rank) => [`rank ${rank}`, m]) : [[`fullest, rank ${fullest}`, memory[fullest]], ["rank 0", memory[0]], [`emptiest, rank ${emptiest}`, memory[emptiest]]];
   table(card, [["", "name"], ["parameters", "n"], ["gradients", "n"], ["optimizer", "n"], ["together", "n"], ["", ""]], lines.map(([name, m]) => [name, ...m.map(bytes), bytes(sum(m)), bar(m)]));
-  table(card, [["of rank 0, for a while", "name"], ["", "n"]], [["gathered parameters, at most", bytes(plan.memory.gathered)], ["values of a micro-batch between segments", bytes(plan.memory.values)]]);
+  const peak = plan.memory.peak, highest = sum(peak.map(p => p[2]));
+  card.append(make("div", {style: "height:18px"}), make("div", {class: "value"}, `${bytes(highest)} at the peak of a step on rank 0`),
+    make("div", {class: "note"}, `predicted, in the ${plan.memory.where}`), make("div", {style: "height:6px"}));
+  card.append(make("div", {class: "bar"}, ...peak.map(([, meaning, n], i) => explained(make("span", {style: `width:${100 * n / highest}%;background:${color(i)};${i > 7 ? "opacity:.55" : ""}`}), `${meaning}: ${bytes(n)}`))));
+  table(card, [["", ""], ["", "name"], ["", "n"]], peak.filter(p => p[2] > 0).map(p => [make("div", {style: `width:12px;height:12px;border-radius:3px;background:${color(peak.indexOf(p))};${peak.indexOf(p) > 7 ? "opacity:.55" : ""}`}), p[1], bytes(p[2])]));
 }
 
 // --- what is sent ---

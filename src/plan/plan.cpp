@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "plan/memory.h"
 #include "plan/messages.h"
 #include "plan/timeline.h"
 
@@ -27,6 +28,7 @@ class Planner {
     add_exchanges();
     add_units();
     plan_.timeline = make_timeline(r_);
+    plan_.step = replay_memory(r_, plan_.ranks[r_.layout.rank].parameters + plan_.ranks[r_.layout.rank].optimizer);
     plan_.regions = program_.regions;
     plan_.micro_batches = r_.schedule.micro_batches;
     return std::move(plan_);
@@ -35,8 +37,8 @@ class Planner {
  private:
   void add_parameter(const ParameterSpec& spec, const std::string& unit, bool trained) {
     const engine::ParameterPlacement placement = engine::place(spec, r_.layout);
-    PlannedParameter p{spec.name, r_.part_of(spec.name), unit,           spec.shape, "", "", placement.part.size, "",
-                       trained,   placement.part,        placement.owned};
+    PlannedParameter p{spec.name, r_.part_of(spec.name), unit, spec.shape, spec.role,      "",
+                       "",        placement.part.size,   "",   trained,    placement.part, placement.owned};
     if (!spec.cut_axis.empty()) p.cut = fmt::format("dim {} over {}", spec.cut_dim, spec.cut_axis);
     if (!placement.shard_rows.empty()) p.shard = fmt::format("dim {} over {}", placement.shard_dim, engine::shard_axis(spec));
     if (trained) {
@@ -70,24 +72,16 @@ class Planner {
       if (const auto message = messages_.forward(exchange)) add(exchange.name, "forward", r_.schedule.micro_batches, *message);
       if (const auto message = messages_.backward(exchange)) add(exchange.name, "backward", r_.schedule.micro_batches, *message);
     }
-    for (const engine::Segment& segment : program_.segments) {
-      for (engine::ValueId id : segment.makes) plan_.value_bytes += messages_.bytes_of(id);
-    }
   }
 
   void add_units() {
     const int64_t gathers = r_.schedule.release_after_forward ? 2 * r_.schedule.micro_batches : 1;
     const int64_t reductions = r_.schedule.reduce_every_micro_batch ? r_.schedule.micro_batches : 1;
-    int64_t former = 0;
     for (const engine::Unit& unit : program_.units) {
-      int64_t copies = 0;
-      for (engine::ParameterId id : unit.parameters) copies += messages_.compute_bytes(program_.parameters[id.index]);
       for (const Message& message : messages_.gather(unit))
         add(unit.name + ".gather", r_.schedule.release_after_forward ? "forward and backward" : "step", gathers, message);
       for (const Message& message : messages_.reduce(unit)) add(unit.name + ".reduce", "backward", reductions, message);
       for (const Message& message : messages_.sum(unit)) add(unit.name + ".sum", "step", 1, message);
-      plan_.gathered_bytes = std::max(plan_.gathered_bytes, former + copies);
-      former = copies;
     }
   }
 
@@ -98,6 +92,22 @@ class Planner {
 };
 
 }  // namespace
+
+const std::vector<MemoryPart>& memory_parts() {
+  static const std::vector<MemoryPart> parts = {
+      {"state", "masters and optimizer state", &MemoryParts::state},
+      {"gradients", "gradients of the owned rows", &MemoryParts::gradients},
+      {"slots", "weight gradients before they are reduced", &MemoryParts::slots},
+      {"copies", "gathered parameters in the compute type", &MemoryParts::copies},
+      {"inputs", "inputs of the micro-batches", &MemoryParts::inputs},
+      {"values", "values between segments", &MemoryParts::values},
+      {"graphs", "what segments keep for their backward", &MemoryParts::graphs},
+      {"value_sums", "gradients of values", &MemoryParts::value_sums},
+      {"messages", "what is on its way", &MemoryParts::messages},
+      {"work", "what a segment needs while it runs", &MemoryParts::work},
+  };
+  return parts;
+}
 
 int64_t Plan::total() const {
   int64_t sum = 0;

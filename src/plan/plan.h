@@ -3,8 +3,8 @@
 // ranks on one core.
 //
 // NOTE [What is exact]: parameters, gradients and optimizer state are exactly what a run holds (AdamW: two FP32 moments).
-// Gathered units are the compute copies of the largest two units that lie beside each other in the schedule. Activations are the
-// program's values at the given sizes, kept as `recompute: none` keeps them; what segments hold inside is not in the plan.
+// The peak of a step is predicted: the schedule is replayed on bytes (plan/memory.h), with sizes of routing as the request's
+// symbols say, and what segments need inside as their footprints say.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@ namespace hyperparallel::plan {
 struct PlannedParameter {
   std::string name, part, unit;  // part: of the model, as its adapter calls it; unit: empty where no segment uses it yet
   std::vector<int64_t> shape;
+  std::string role;                  // replicated, column, row, vocab, expert or table, as its segments compute with it
   std::string cut;                   // "dim 0 over tp"; empty: whole on every rank
   std::string shard;                 // "dim 0 over fsdp_shard"; empty: on every rank
   std::vector<int64_t> local_shape;  // what segments of rank 0 compute with
@@ -50,12 +51,31 @@ struct TimelineEvent {
   int64_t bytes = 0;           // as of Collective
 };
 
+// Bytes by what they are for, plan/memory.h.
+struct MemoryParts {
+  int64_t state = 0, inputs = 0, gradients = 0, slots = 0, copies = 0, values = 0, value_sums = 0, graphs = 0, messages = 0,
+          work = 0;
+  int64_t total() const { return state + inputs + gradients + slots + copies + values + value_sums + graphs + messages + work; }
+};
+// NAME, what it is, member: all of them, in the order of the report.
+struct MemoryPart {
+  const char *name, *meaning;
+  int64_t MemoryParts::*bytes;
+};
+const std::vector<MemoryPart>& memory_parts();
+
+struct StepMemory {
+  MemoryParts at_peak;         // of rank 0
+  std::string where;           // what runs there
+  std::vector<int64_t> curve;  // the highest within each segment run of the last micro-batch
+};
+
 struct Plan {
   dist::Mesh mesh = dist::Mesh(1, dist::MeshDegrees());
   std::map<std::string, int64_t> symbols;
   std::vector<PlannedParameter> parameters;
   std::vector<RankMemory> ranks;
-  int64_t gathered_bytes = 0, value_bytes = 0;  // of rank 0, NOTE [What is exact]
+  StepMemory step;
   std::vector<Collective> collectives;
   std::vector<TimelineEvent> timeline;  // of one micro-batch on rank 0 (plan/timeline.h)
   std::vector<std::string> regions;     // layers, by name

@@ -23,13 +23,13 @@ std::string to_table(const Plan& plan) {
   text += fmt::format("\n\nParameters: {}\n", with_commas(plan.total()));
   for (const auto& [part, count] : plan.total_by_part()) text += fmt::format("  {:<22}{:>22}\n", part, with_commas(count));
 
-  text += fmt::format("\n{:<46}{:>6}  {:<22}{:<22}{:<16}{:<24}{}\n", "who holds what", "count", "whole", "of a rank", "cut",
-                      "shards", "gradient summed over");
+  text += fmt::format("\n{:<46}{:>6}  {:<12}{:<22}{:<22}{:<16}{:<24}{}\n", "who holds what", "count", "role", "whole",
+                      "of a rank", "cut", "shards", "gradient summed over");
   const auto key = [](const PlannedParameter& p) {
     return fmt::format("{}|{}|{}|{}", without_numbers(p.name), fmt::join(p.shape, ","), p.cut, p.summed_over);
   };
   for (const auto& [p, count] : grouped(plan.parameters, key)) {
-    text += fmt::format("{:<46}{:>6}  {:<22}{:<22}{:<16}{:<24}{}\n", without_numbers(p->name), count,
+    text += fmt::format("{:<46}{:>6}  {:<12}{:<22}{:<22}{:<16}{:<24}{}\n", without_numbers(p->name), count, p->role,
                         fmt::format("[{}]", fmt::join(p->shape, ", ")), fmt::format("[{}]", fmt::join(p->local_shape, ", ")),
                         p->cut.empty() ? "-" : p->cut, p->shard.empty() ? "-" : p->shard,
                         p->unit.empty() ? "(no forward yet)"
@@ -42,8 +42,9 @@ std::string to_table(const Plan& plan) {
   text +=
       fmt::format("  parameters {}, gradients {}, optimizer {}: {}\n", bytes_text(most.parameters), bytes_text(most.gradients),
                   bytes_text(most.optimizer), bytes_text(most.parameters + most.gradients + most.optimizer));
-  text += fmt::format("  gathered units at most {}; values of a micro-batch {} (without what segments hold inside)\n",
-                      bytes_text(plan.gathered_bytes), bytes_text(plan.value_bytes));
+  text += fmt::format("\nPeak of a step on rank 0: {}, in the {}\n", bytes_text(plan.step.at_peak.total()), plan.step.where);
+  for (const MemoryPart& part : memory_parts())
+    text += fmt::format("  {:<46}{:>12}\n", part.meaning, bytes_text(plan.step.at_peak.*part.bytes));
 
   text += fmt::format("\n{:<46}{:>6}  {:<16}{:<18}{:>6}  {:<22}{:>12}\n", "what is sent", "times", "kind", "axis", "ranks",
                       "when", "bytes");
@@ -66,6 +67,7 @@ std::string to_json(const Plan& plan) {
                     {"unit", p.unit},
                     {"shape", p.shape},
                     {"local_shape", p.local_shape},
+                    {"role", p.role},
                     {"cut", p.cut},
                     {"shard", p.shard},
                     {"gradient_summed_over", p.summed_over},
@@ -85,11 +87,13 @@ std::string to_json(const Plan& plan) {
                            {"bytes", c.bytes}});
   }
   for (const std::string& axis : dist::Mesh::axes()) mesh[axis] = plan.mesh.size(axis);
+  Json peak{{"total", plan.step.at_peak.total()}, {"in", plan.step.where}};
+  for (const MemoryPart& part : memory_parts()) peak[part.name] = plan.step.at_peak.*part.bytes;
   const Json json = {{"parameters", {{"total", plan.total()}, {"by_part", plan.total_by_part()}, {"list", list}}},
                      {"ranks", plan.mesh.world_size()},
                      {"mesh", mesh},
                      {"sizes", plan.symbols},
-                     {"memory", {{"ranks", memory}, {"gathered_units", plan.gathered_bytes}, {"values", plan.value_bytes}}},
+                     {"memory", {{"ranks", memory}, {"peak", peak}}},
                      {"collectives", collectives}};
   return json.dump(1) + "\n";
 }

@@ -59,6 +59,7 @@ Json parameters_data(const Plan& plan) {
                     {"unit", without_numbers(p->unit)},
                     {"count", count},
                     {"shape", p->shape},
+                    {"role", p->role},
                     {"cut", p->cut},
                     {"shard", p->shard},
                     {"computed", box_data(p->computed)},
@@ -72,7 +73,9 @@ Json parameters_data(const Plan& plan) {
 Json memory_data(const Plan& plan) {
   Json ranks = Json::array();
   for (const RankMemory& m : plan.ranks) ranks.push_back({m.parameters, m.gradients, m.optimizer});
-  return {{"ranks", ranks}, {"gathered", plan.gathered_bytes}, {"values", plan.value_bytes}};
+  Json peak = Json::array();
+  for (const MemoryPart& part : memory_parts()) peak.push_back({part.name, part.meaning, plan.step.at_peak.*part.bytes});
+  return {{"ranks", ranks}, {"peak", peak}, {"where", plan.step.where}, {"curve", plan.step.curve}};
 }
 
 Json timeline_data(const Plan& plan) {

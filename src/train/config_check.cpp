@@ -106,7 +106,6 @@ class Checker {
       if (degree == 0) complain(fmt::format("parallel.{}", name), "expected 1 or more, or -1, found 0");
     }
     if (p.pp != 1) unfinished("parallel.pp", fmt::format("degree {}", p.pp), "1");
-    if (!p.plan_overrides.empty()) unfinished("parallel.plan_overrides", "a list with entries", "[]");
   }
 
   void check_batch() {

@@ -21,16 +21,15 @@ engine::ScheduleOptions schedule_options(const Config& config, const engine::Lay
   return options;
 }
 
-plan::Plan plan_of(const Config& config, int64_t ranks) {
+plan::Plan plan_of(const Config& config, int64_t ranks, models::Routing routing) {
   const models::Architecture& architecture = *config.model.architecture;
-  models::ProgramOptions options = program_options(config.kernels);
-  options.layout = layout_of(config, ranks);
+  const models::ProgramOptions options = program_options(config, layout_of(config, ranks));
   const auto model = architecture.build(options, /*tokenizer=*/nullptr);
   plan::PlanRequest request;
   request.program = &model->program();
   request.without_forward = architecture.parameters_without_forward();
   request.layout = options.layout;
-  request.symbols = architecture.symbol_sizes(options.layout, config.train.local_batch_size * config.data.seq_len, /*patches=*/0);
+  request.symbols = architecture.symbol_sizes(options, config.train.local_batch_size * config.data.seq_len, /*patches=*/0, routing);
   request.compute_bytes = config.train.dtype == Dtype::kBFloat16 ? 2 : config.train.dtype == Dtype::kFloat64 ? 8 : 4;
   request.master_bytes = config.train.dtype == Dtype::kFloat64 ? 8 : 4;
   request.schedule = schedule_options(config, options.layout);

@@ -1,6 +1,7 @@
 // The plan of a configuration, and what it shares with a run of it.
 #pragma once
 
+#include "models/adapter/family.h"
 #include "plan/plan.h"
 #include "train/config.h"
 
@@ -10,7 +11,8 @@ namespace hyperparallel::train {
 // multiple of what the ranks take.
 engine::ScheduleOptions schedule_options(const Config& config, const engine::Layout& layout);
 
-// Plans it for so many ranks. Throws ConfigError where degrees do not fit.
-plan::Plan plan_of(const Config& config, int64_t ranks);
+// Plans it for so many ranks, for text without pictures. Throws ConfigError where degrees do not fit.
+plan::Plan plan_of(const Config& config, int64_t ranks,
+                   models::Routing routing = models::Routing::kBalanced);
 
 }  // namespace hyperparallel::train

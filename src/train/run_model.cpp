@@ -19,8 +19,11 @@ void set_up_libtorch(const TrainSection& train, int local_ranks) {
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 
-models::ProgramOptions program_options(const KernelsSection& kernels) {
+models::ProgramOptions program_options(const Config& config, const engine::Layout& layout) {
   models::ProgramOptions options;
+  options.layout = layout;
+  for (const PlanOverride& entry : config.parallel.plan_overrides) options.overrides.push_back({entry.match, entry.role});
+  const KernelsSection& kernels = config.kernels;
   if (kernels.attention_chunk > 0) options.attention_chunk = kernels.attention_chunk;
   if (kernels.index_chunk > 0) options.index_chunk_elements = kernels.index_chunk;
   if (kernels.cross_entropy_chunk > 0) options.cross_entropy_chunk = kernels.cross_entropy_chunk;
@@ -116,9 +119,7 @@ std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Toke
   const auto compute = config.train.dtype == Dtype::kBFloat16  ? at::kBFloat16
                        : config.train.dtype == Dtype::kFloat64 ? at::kDouble
                                                                : at::kFloat;
-  models::ProgramOptions options = program_options(config.kernels);
-  options.layout = ranks.layout;
-  return build_run_model(config.model.architecture, options, compute, &tokenizer, ranks.groups);
+  return build_run_model(config.model.architecture, program_options(config, ranks.layout), compute, &tokenizer, ranks.groups);
 }
 
 namespace {

@@ -46,7 +46,7 @@ std::unique_ptr<RunModel> build_run_model(models::ArchitecturePtr architecture, 
 // host) and `train.deterministic`. Call first.
 void set_up_libtorch(const TrainSection& train, int local_ranks = 1);
 
-models::ProgramOptions program_options(const KernelsSection& kernels);
+models::ProgramOptions program_options(const Config& config, const engine::Layout& layout);
 engine::RecomputePolicy recompute_policy(const RecomputeSection& recompute);
 
 // The loader of one split for this rank. `repeat`: training; otherwise one pass in file order.

@@ -1,5 +1,12 @@
 #include "models/adapter/builder.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/glob.h"
+#include "base/yaml.h"
 #include "engine/executor.h"
 #include "kernels/types.h"
 
@@ -11,6 +18,9 @@ using engine::ParameterUse;
 using engine::SegmentRun;
 using engine::ValueId;
 using engine::ValueKind;
+using engine::VocabularyPart;
+
+constexpr int64_t kNotScored = -100;  // a target without a loss
 
 std::string layer_name(int64_t layer) {
   return "layers." + std::to_string(layer);
@@ -22,9 +32,56 @@ std::string layer_parameter(int64_t layer) {
 ParameterId DecoderBuilder::parameter(engine::ParameterSpec spec, const Cut& cut) {
   spec.cut_axis = cut.axis;
   spec.cut_dim = cut.dim;
+  spec.role = cut.role;
+  names_.push_back(spec.name);
+  if (const RoleOverride* asked = override_of(spec.name); asked != nullptr && asked->role != cut.role) {
+    const auto accepted = accepted_.find(spec.name);
+    mistakes_.push_back(fmt::format("{} cannot be `{}` as `{}` asks; accepted: {}", spec.name, asked->role, asked->match,
+                                    accepted == accepted_.end() ? cut.role : accepted->second));
+  }
   spec.partial_over_tp = partial && cut.axis.empty() && spec.use != ParameterUse::kState;
   return program.parameter(std::move(spec));
 }
+const RoleOverride* DecoderBuilder::override_of(const std::string& name) {
+  for (const RoleOverride& entry : overrides_) {
+    if (!glob_matches(entry.match, name)) continue;
+    matched_.insert(entry.match);
+    return &entry;
+  }
+  return nullptr;
+}
+
+size_t DecoderBuilder::way_of(const std::vector<std::string>& names, const std::vector<std::vector<Cut>>& ways) {
+  std::string accepted;
+  for (const std::vector<Cut>& way : ways) {
+    std::vector<std::string> roles;
+    for (const Cut& cut : way) roles.push_back(cut.role);
+    accepted += fmt::format("{}{}", accepted.empty() ? "" : " or ", fmt::join(roles, " + "));
+  }
+  if (names.size() > 1) accepted += fmt::format(" (for {})", fmt::join(names, " + "));
+  for (const std::string& name : names) accepted_[name] = accepted;
+  for (size_t w = 0; w < ways.size(); ++w) {
+    bool fits = true;
+    for (size_t i = 0; i < names.size(); ++i) {
+      const RoleOverride* asked = override_of(names[i]);
+      fits = fits && (asked == nullptr || asked->role == ways[w][i].role);
+    }
+    if (fits) return w;
+  }
+  return 0;  // `parameter` finds what does not fit
+}
+
+void DecoderBuilder::check_overrides() {
+  for (const RoleOverride& entry : overrides_) {
+    const bool matches = matched_.contains(entry.match) ||
+                         std::ranges::any_of(names_, [&](const std::string& name) { return glob_matches(entry.match, name); });
+    if (!matches)
+      mistakes_.push_back(
+          fmt::format("`{}` matches no parameter; the nearest is {}", entry.match, nearest_word(entry.match, names_)));
+  }
+  if (!mistakes_.empty()) throw ConfigError("parallel.plan_overrides: {}", fmt::join(mistakes_, "\nparallel.plan_overrides: "));
+}
+
 ParameterId DecoderBuilder::weight(const std::string& name, std::vector<int64_t> shape, const Cut& cut) {
   return parameter({name, std::move(shape), ParameterUse::kWeight, false, Initialiser::normal(std())}, cut);
 }
@@ -51,23 +108,49 @@ TokenInputs add_token_inputs(DecoderBuilder& builder, bool targets) {
 }
 
 Vocabulary add_vocabulary(DecoderBuilder& builder, const std::string& name, int64_t words, int64_t width) {
-  return {builder.weight(name, {words, width}, kByWord), builder.layout().begin(words, "tp"), builder.local(words, kByWord)};
+  const engine::Layout& layout = builder.layout();
+  if (builder.way_of({name}, {{kByWord}, {Cut{}}}) == 0)
+    return {builder.weight(name, {words, width}, kByWord), layout.begin(words, "tp"), builder.local(words, kByWord)};
+  const bool partial = std::exchange(builder.partial, true);  // every rank derives from its part of the tokens
+  const ParameterId table = builder.weight(name, {words, width});
+  builder.partial = partial;
+  return {table, 0, words, layout.size("tp"), layout.coordinate("tp")};
 }
 
+namespace {
+
+// The values of this rank's part of the tokens; `other` in place of the rest.
+at::Tensor of_own_tokens(const Vocabulary& vocabulary, const at::Tensor& values, int64_t other) {
+  if (vocabulary.parts == 1) return values;
+  const int64_t tokens = values.size(0), begin = engine::part_begin(tokens, vocabulary.parts, vocabulary.part),
+                end = engine::part_begin(tokens, vocabulary.parts, vocabulary.part + 1);
+  at::Tensor own = at::full_like(values, other);
+  own.slice(0, begin, end).copy_(values.slice(0, begin, end));
+  return own;
+}
+
+}  // namespace
+
 at::Tensor look_up(SegmentRun& run, const Vocabulary& vocabulary, const at::Tensor& ids) {
-  const at::Tensor own = ids - vocabulary.first;
+  const at::Tensor own = of_own_tokens(vocabulary, ids, -1) - vocabulary.first;
   return engine::embedding(own.masked_fill(own.ge(vocabulary.words), -1), run.weight(vocabulary.table));
 }
 
 void add_loss(DecoderBuilder& builder, const Vocabulary& head, ValueId hidden, ValueId targets, int64_t chunk) {
-  const ValueId loss = builder.program.value("loss", {});
-  builder.program.segment("loss", {hidden, targets}, {loss}, {head.table}, [=](SegmentRun& run) {
-    const at::Tensor token_loss = engine::linear_cross_entropy(run.read(hidden), run.read(targets), run.weight(head.table), chunk,
-                                                               {&run.group("tp"), head.first});
-    run.observe("token_loss", [&] { return token_loss; });
+  const bool whole = head.parts > 1;  // the rank scores its tokens; else all tokens with its words
+  const ValueId loss = builder.program.value("loss", {}), scored = whole ? builder.program.value("loss.partial", {}) : loss;
+  builder.program.segment("loss", {hidden, targets}, {scored}, {head.table}, [=](SegmentRun& run) {
+    const VocabularyPart part = whole ? VocabularyPart{} : VocabularyPart{&run.group("tp"), head.first};
+    const at::Tensor token_loss = engine::linear_cross_entropy(
+        run.read(hidden), of_own_tokens(head, run.read(targets), kNotScored), run.weight(head.table), chunk, part);
+    run.observe("token_loss", [&] { return whole ? run.group("tp").all_reduce(token_loss, "token_loss").wait() : token_loss; });
     run.observe("logits", [&] { return kernels::to_math(engine::linear(run.read(hidden), run.weight(head.table))); });
-    run.make(loss, token_loss.sum());
+    run.make(scored, token_loss.sum());
   });
+  if (whole) {
+    const ValueId sum = builder.program.exchange("loss.sum", engine::ExchangeKind::kAllReduce, "tp", scored);
+    builder.program.segment("loss.total", {sum}, {loss}, {}, [=](SegmentRun& run) { run.make(loss, run.read(sum).clone()); });
+  }
   builder.program.loss(loss);
 }
 

@@ -14,7 +14,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/layout.h"
@@ -26,15 +29,25 @@ class SegmentRun;
 
 namespace hyperparallel::models {
 
-// How a parameter is cut over the ranks of an axis; an empty axis: not at all.
+// How a parameter is cut over the ranks of an axis; an empty axis: not at all. `role` is its name in parallel.plan_overrides.
 struct Cut {
   std::string axis = {};
   int64_t dim = 0;
+  std::string role = "replicated";
 };
-inline const Cut kByHead{"tp", 0};    // output features, by head or by group
-inline const Cut kByInput{"tp", 1};   // input features; outputs are partial sums
-inline const Cut kByWord{"tp", 0};    // rows of the vocabulary
-inline const Cut kByExpert{"ep", 0};  // stacked experts, rows of Engram tables
+inline const Cut kByHead{"tp", 0, "column"};    // output features, by head, group or channel
+inline const Cut kByInput{"tp", 1, "row"};      // input features; outputs are partial sums
+inline const Cut kByWord{"tp", 0, "vocab"};     // rows of the vocabulary
+inline const Cut kByExpert{"ep", 0, "expert"};  // stacked experts
+inline const Cut kByRow{"ep", 0, "table"};      // rows of a table that tokens ask for by number
+
+// NOTE [Roles]: a family declares every parameter with the cut that its segments compute with. Where it can compute with another
+// one as well, it asks `way_of` before it builds, and builds what is asked for: a role is never only a label. An override that
+// asks for a role that a parameter does not have in any way is refused.
+struct RoleOverride {
+  std::string match;  // glob over parameter names
+  std::string role;
+};
 
 // Program inputs that every decoder has; RankTokens of tokens.h gives their values. All are int64.
 struct TokenInputs {
@@ -50,7 +63,8 @@ struct Halo {
 class DecoderBuilder {
  public:
   // `layout` must outlive the builder. `std`: of normal starts.
-  DecoderBuilder(const engine::Layout& layout, double std) : layout_(layout), std_(std) {}
+  DecoderBuilder(const engine::Layout& layout, double std, std::vector<RoleOverride> overrides = {})
+      : layout_(layout), std_(std), overrides_(std::move(overrides)) {}
 
   engine::ProgramBuilder program;
   engine::ValueId tp_rows;  // of the TokenInputs
@@ -61,7 +75,13 @@ class DecoderBuilder {
   // Rows of the residual streams: "tokens" or "shard".
   const char* stream_rows() const { return layout_.sequence_parallel ? "shard" : "tokens"; }
   // A rank's part of what tp or ep cuts.
-  int64_t local(int64_t total, const Cut& cut) const { return layout_.part(total, cut.axis); }
+  int64_t local(int64_t total, const Cut& cut) const { return cut.axis.empty() ? total : layout_.part(total, cut.axis); }
+
+  // Which way parameters lie that only make sense together: `ways[w]` has a cut for each of `names`. The first way that has every
+  // role which overrides ask for; the others follow. The first of all where nothing is asked. Call before declaring them.
+  size_t way_of(const std::vector<std::string>& names, const std::vector<std::vector<Cut>>& ways);
+  // Throws one ConfigError for all overrides that match no parameter, or ask for a role that it cannot have: call at the end.
+  void check_overrides();
 
   // Declares a parameter of the region's kind, with its whole shape. Names are those of a Hugging Face folder.
   engine::ParameterId parameter(engine::ParameterSpec spec, const Cut& cut = {});
@@ -75,8 +95,14 @@ class DecoderBuilder {
   engine::ParameterId state(const std::string& name, std::vector<int64_t> shape);  // zeros, no gradient
 
  private:
+  const RoleOverride* override_of(const std::string& name);  // the first that matches
+
   const engine::Layout& layout_;
   double std_;
+  std::vector<RoleOverride> overrides_;
+  std::map<std::string, std::string> accepted_;  // what way_of offered, by name
+  std::vector<std::string> names_, mistakes_;
+  std::set<std::string> matched_;
 };
 
 std::string layer_name(int64_t layer);       // "layers.3", of values
@@ -98,14 +124,16 @@ Halo add_halo_inputs(DecoderBuilder& builder, const std::string& name, const std
 engine::ValueId launch_halo(DecoderBuilder& builder, const std::string& name, const std::string& axis, engine::ValueId own,
                             const Halo& halo);
 
-// A table with a row for each word, cut over tp: embedding, or head.
+// A table with a row for each word: embedding, or head. Cut over tp each rank has some rows; as a whole each looks up or scores
+// its part of the tokens.
 struct Vocabulary {
   engine::ParameterId table;     // [words, width]
   int64_t first = 0, words = 0;  // this rank's rows
+  int64_t parts = 1, part = 0;   // of the tokens: how many, and which one is this rank's
 };
 Vocabulary add_vocabulary(DecoderBuilder& builder, const std::string& name, int64_t words, int64_t width);
-// Inside a segment that declares the table: ids int64 [tokens] -> [tokens, width], zeros for words of other ranks and for
-// negative ids. A part of a sum over tp.
+// Inside a segment that declares the table: ids int64 [tokens] -> [tokens, width], zeros for words or tokens of other ranks and
+// for negative ids. A part of a sum over tp.
 at::Tensor look_up(engine::SegmentRun& run, const Vocabulary& vocabulary, const at::Tensor& ids);
 // The segment `loss`, and the program's loss: the sum of the cross-entropies of the scored tokens of the cp rank. `hidden`: all
 // tokens of the cp rank, [tokens, width]. `chunk`: rows whose logits are held at once.

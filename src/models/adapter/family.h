@@ -26,6 +26,7 @@
 #include "engine/executor.h"
 #include "engine/layout.h"
 #include "engine/program.h"
+#include "models/adapter/builder.h"
 #include "models/adapter/switches.h"
 
 namespace hyperparallel::models {
@@ -33,6 +34,7 @@ namespace hyperparallel::models {
 // The rank whose program it is, and how its segments compute (`kernels` of the configuration).
 struct ProgramOptions {
   engine::Layout layout;
+  std::vector<RoleOverride> overrides = {};  // parallel.plan_overrides, NOTE [Roles] in builder.h
   int64_t attention_chunk = 128;           // queries per chunk of the reference attention
   int64_t index_chunk_elements = 8 << 20;  // score elements over all heads that an indexer holds at once
   int64_t cross_entropy_chunk = 1024;      // rows per chunk of the vocabulary cross-entropy
@@ -53,6 +55,12 @@ class Model {
   virtual std::map<std::string, double> metrics(const std::vector<engine::ValueMap>& /*inputs*/) const { return {}; }
   // Optional. Metrics that are seconds of some segments: name of the metric -> glob over names of segments.
   virtual std::map<std::string, std::string> timed_segments() const { return {}; }
+};
+
+// How data-dependent sizes, of tokens at experts and of look-ups, spread over the ranks.
+enum class Routing {
+  kBalanced,  // evenly
+  kWorst,     // all to this rank
 };
 
 // What a model that takes pictures says of them.
@@ -89,10 +97,11 @@ class Architecture {
   virtual double needed_flops(const data::MicroBatch& batch) const = 0;
 
   // For the plan: the part of the model that a parameter belongs to; rows by symbol of the program's shapes on the rank of
-  // `layout`, for a micro-batch of so many tokens and pictures of so many patches in all, with data-dependent sizes spread
-  // evenly; declared parameters that no segment uses yet.
+  // `options.layout`, for a micro-batch of so many tokens and pictures of so many patches in all; declared parameters that no
+  // segment uses yet.
   virtual std::string part_of(const std::string& parameter) const = 0;
-  virtual std::map<std::string, int64_t> symbol_sizes(const engine::Layout& layout, int64_t tokens, int64_t patches) const = 0;
+  virtual std::map<std::string, int64_t> symbol_sizes(const ProgramOptions& options, int64_t tokens, int64_t patches,
+                                                      Routing routing) const = 0;
   virtual std::vector<engine::ParameterSpec> parameters_without_forward() const { return {}; }
 
   virtual bool can(Ability) const { return false; }

@@ -61,6 +61,9 @@ MixSite add_mix_in(ModelBuilder& builder, int64_t layer, const std::string& kind
 engine::ValueId add_mix_out(ModelBuilder& builder, int64_t layer, const std::string& kind, const std::string& result,
                             const MixSite& site, engine::ValueId y, engine::ValueId streams);
 
+// Fills the footprints of all segments: footprints.cpp.
+void declare_footprints(engine::Program& program, const ModelConfig& config, const ProgramOptions& options);
+
 engine::ValueId add_engram(ModelBuilder& builder, int64_t layer, engine::ValueId streams);  // -> streams
 engine::ValueId add_attention(ModelBuilder& builder, int64_t layer, engine::ValueId x);     // -> [tokens, hidden]
 engine::ValueId add_moe(ModelBuilder& builder, int64_t layer, engine::ValueId x);           // -> [tokens, hidden]

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "models/adapter/builder.h"
 #include "models/deepseek_v41/program.h"
 
 namespace hyperparallel::models::deepseek_v41 {
@@ -24,13 +25,14 @@ std::vector<ParameterSpec> draft_parameters(const TextConfig& text) {
   const int64_t d = text.hidden_size, n = text.hc_mult, heads = text.num_attention_heads, hd = text.head_dim,
                 width = text.moe_intermediate_size, experts = draft.n_routed_experts, last = text.num_nextn_predict_layers - 1;
   const auto add = [&](const std::string& name, std::vector<int64_t> shape, ParameterUse use = ParameterUse::kWeight,
-                       const std::string& axis = "", int64_t dim = 0) {
+                       const Cut& cut = {}) {
     ParameterSpec spec;
     spec.name = name;
     spec.shape = std::move(shape);
     spec.use = use;
-    spec.cut_axis = axis;
-    spec.cut_dim = dim;
+    spec.cut_axis = cut.axis;
+    spec.cut_dim = cut.dim;
+    spec.role = cut.role;
     specs.push_back(std::move(spec));
   };
   const auto leaf = ParameterUse::kLeaf;
@@ -48,25 +50,25 @@ std::vector<ParameterSpec> draft_parameters(const TextConfig& text) {
     }
     add(p + "attn.wq_a.weight", {text.q_lora_rank, d});
     add(p + "attn.q_norm.weight", {text.q_lora_rank}, leaf);
-    add(p + "attn.wq_b.weight", {heads * hd, text.q_lora_rank}, ParameterUse::kWeight, "tp");
+    add(p + "attn.wq_b.weight", {heads * hd, text.q_lora_rank}, ParameterUse::kWeight, kByHead);
     add(p + "attn.wkv.weight", {hd, d});
     add(p + "attn.kv_norm.weight", {hd}, leaf);
-    add(p + "attn.attn_sink", {heads}, leaf, "tp");
-    add(p + "attn.wo_a.weight", {text.o_groups * text.o_lora_rank, heads * hd / text.o_groups}, ParameterUse::kWeight, "tp");
-    add(p + "attn.wo_b.weight", {d, text.o_groups * text.o_lora_rank}, ParameterUse::kWeight, "tp", 1);
+    add(p + "attn.attn_sink", {heads}, leaf, kByHead);
+    add(p + "attn.wo_a.weight", {text.o_groups * text.o_lora_rank, heads * hd / text.o_groups}, ParameterUse::kWeight, kByHead);
+    add(p + "attn.wo_b.weight", {d, text.o_groups * text.o_lora_rank}, ParameterUse::kWeight, kByInput);
     add(p + "ffn.gate.weight", {experts, d});
     add(p + "ffn.gate.bias", {experts}, ParameterUse::kState);
     add(p + "ffn.gate.bias_vl", {experts}, ParameterUse::kState);
     for (const std::string which : {"w1", "w3"}) {
       add(p + "ffn.shared_experts." + which + ".weight", {width, d});
-      add(p + "ffn.experts." + which + ".weight", {experts, width, d}, ParameterUse::kWeight, "ep");
+      add(p + "ffn.experts." + which + ".weight", {experts, width, d}, ParameterUse::kWeight, kByExpert);
     }
     add(p + "ffn.shared_experts.w2.weight", {d, width});
-    add(p + "ffn.experts.w2.weight", {experts, d, width}, ParameterUse::kWeight, "ep");
+    add(p + "ffn.experts.w2.weight", {experts, d, width}, ParameterUse::kWeight, kByExpert);
     if (stage == last) {
       add(p + "norm.weight", {d}, leaf);
-      add(p + "markov_head.embed.weight", {text.vocab_size, draft.markov_rank}, ParameterUse::kWeight, "tp");
-      add(p + "markov_head.head.weight", {text.vocab_size, draft.markov_rank}, ParameterUse::kWeight, "tp");
+      add(p + "markov_head.embed.weight", {text.vocab_size, draft.markov_rank}, ParameterUse::kWeight, kByWord);
+      add(p + "markov_head.head.weight", {text.vocab_size, draft.markov_rank}, ParameterUse::kWeight, kByWord);
       add(p + "confidence_head.proj.weight", {1, d + draft.markov_rank});
     }
   }
@@ -91,37 +93,50 @@ std::map<std::string, int64_t> parameters_by_part(const ModelConfig& config) {
   return counts;
 }
 
-std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const engine::Layout& layout, int64_t tokens,
-                                            int64_t patches) {
+std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const ProgramOptions& options, int64_t tokens,
+                                            int64_t patches, Routing routing) {
   const TextConfig& text = config.text;
-  const int64_t own = layout.part(tokens, "cp"), shard = layout.part(own, "tp");
-  std::map<std::string, int64_t> sizes{{"tokens", own},
-                                       {"shard", shard},
-                                       {"choices", shard * text.num_experts_per_tok},
-                                       {"window.keys", own + (layout.size("cp") > 1 ? text.sliding_window - 1 : 0)}};
-  const int64_t halo = layout.size("cp") > 1 ? (layout.balanced ? 2 : 1) * (text.sliding_window - 1) : 0;
+  const engine::Layout& layout = options.layout;
+  const int64_t cp = layout.size("cp"), own = layout.part(tokens, "cp"), shard = layout.part(own, "tp"),
+                window = text.sliding_window;
+  const int64_t halo = cp > 1 ? (layout.balanced ? 2 : 1) * (window - 1) : 0, choices = shard * text.num_experts_per_tok;
+  const int64_t senders = routing == Routing::kWorst ? layout.size("ep") : 1;  // ranks whose rows all come here
+  std::map<std::string, int64_t> sizes{{"tokens", own}, {"shard", shard}, {"choices", choices}, {"window.keys", own + halo}};
   const std::set<int64_t> ratios(text.compress_ratios.begin(), text.compress_ratios.end());
+  int64_t groups_seen = 0;
   for (int64_t ratio : ratios) {
     if (ratio == 0) continue;
     const std::string groups = "groups." + std::to_string(ratio);
     sizes[groups] = own / ratio;
     sizes[groups + ".gathered"] = tokens / ratio;
+    groups_seen = std::max(groups_seen, tokens / ratio);
+    for (const char* end : {".sent", ".received"}) sizes[groups + end] = cp > 1 ? ratio - 1 : 0;
   }
+  for (const char* end : {".sent", ".received"}) sizes[std::string("window") + end] = halo;
   for (int64_t layer = 0; layer < text.num_hidden_layers; ++layer) {
-    const std::string attn = "layers." + std::to_string(layer) + ".attn", ffn = "layers." + std::to_string(layer) + ".ffn",
-                      engram = "layers." + std::to_string(layer) + ".engram";
+    const std::string name = layer_name(layer), attn = name + ".attn", ratio = std::to_string(text.ratio(layer));
     for (const char* end : {".sent", ".received"}) {
       sizes[attn + ".window_halo" + end] = halo;
-      sizes[attn + ".group_halo" + end] = layout.size("cp") > 1 ? std::max<int64_t>(0, text.ratio(layer) - 1) : 0;
+      sizes[attn + ".group_halo" + end] = cp > 1 ? std::max<int64_t>(0, text.ratio(layer) - 1) : 0;
     }
-    sizes[attn + ".k"] = std::min(text.index_topk, tokens);
-    sizes[ffn + ".received"] = sizes[ffn + ".arranged"] = shard * text.num_experts_per_tok;
-    sizes[engram + ".asked"] = sizes[engram + ".unique"] = shard * text.engram_columns();
+    const int64_t chosen = text.ratio(layer) > 0 ? std::min(text.index_topk, tokens / text.ratio(layer)) : 0;
+    sizes[attn + ".k"] = chosen;
+    sizes[name + ".ffn.received"] = choices * senders;
+    sizes[name + ".ffn.arranged"] = layout.size("ep") > 1 ? choices * senders : 0;
+    sizes[name + ".engram.asked"] = shard * text.engram_columns() * senders;
+    sizes[name + ".engram.unique"] = shard * text.engram_columns();
   }
-  sizes["candidate_blocks"] = text.candidate_topk_blocks;
+  sizes["candidate_blocks"] =
+      text.candidate_block_size == 0 ? 0 : std::min(text.candidate_topk_blocks, groups_seen / text.candidate_block_size + 1);
   for (size_t i = 0; i < text.engram_layer_ids.size(); ++i) {
     sizes[fmt::format("engram.{}.unique", i)] = sizes[fmt::format("engram.{}.places", i)] = shard * text.engram_columns();
   }
+  // Of the work of some segments, not of values.
+  sizes["attention.rows"] = std::min(options.attention_chunk, own);
+  sizes["attention.keys"] = std::min(options.attention_chunk + window - 1, own + halo);
+  sizes["loss.rows"] = std::min(options.cross_entropy_chunk, own);
+  const int64_t scored = std::max<int64_t>(1, layout.part(text.index_n_heads, "tp") * groups_seen);
+  sizes["index.rows"] = std::clamp<int64_t>(options.index_chunk_elements / scored, 1, std::min<int64_t>(256, own));
   if (!config.vision) return sizes;
   // The data-parallel ranks have as many patches each, so that a rank's share is that of its sample group.
   const VisionConfig& vision = *config.vision;

@@ -9,6 +9,7 @@
 #include "engine/layout.h"
 #include "engine/parameter.h"
 #include "models/deepseek_v41/config.h"
+#include "models/deepseek_v41/program.h"
 
 namespace hyperparallel::models::deepseek_v41 {
 
@@ -24,8 +25,8 @@ std::string part_of(const std::string& parameter);
 std::map<std::string, int64_t> parameters_by_part(const ModelConfig& config);
 
 // Rows by symbol of the program's shapes on the rank of `layout`, for a micro-batch of so many tokens and pictures of so many
-// patches in all, with routing and look-ups spread evenly (every token's rows of Engram tables are counted as different ones).
-std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const engine::Layout& layout, int64_t tokens,
-                                            int64_t patches);
+// patches in all (every token's rows of Engram tables are counted as different ones).
+std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const ProgramOptions& options, int64_t tokens,
+                                            int64_t patches, Routing routing = Routing::kBalanced);
 
 }  // namespace hyperparallel::models::deepseek_v41

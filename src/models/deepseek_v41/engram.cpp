@@ -17,30 +17,38 @@ ValueId add_engram(ModelBuilder& builder, int64_t layer, ValueId streams) {
   const int64_t which = *text.engram_index(layer);
   const std::string prefix = layer_parameter(layer) + "engram.", name = layer_name(layer) + ".engram";
   const double table_std = builder.config.switches.initialisation.engram_std;
-  const int64_t rows = text.engram_num_embeddings[which], first = builder.layout().begin(rows, "ep");
-  const ParameterId table = builder.parameter({prefix + "embed.weight",
+  const std::string table_name = prefix + "embed.weight";
+  const bool whole = builder.way_of({table_name}, {{kByRow}, {Cut{}}}) == 1;
+  const int64_t rows = text.engram_num_embeddings[which], first = whole ? 0 : builder.layout().begin(rows, "ep");
+  builder.partial = true;
+  const ParameterId table = builder.parameter({table_name,
                                                {rows, width},
                                                engine::ParameterUse::kWeight,
                                                false,
                                                Initialiser::normal(table_std > 0 ? table_std : builder.std())},
-                                              kByExpert);
+                                              whole ? Cut{} : kByRow);
   builder.program.close_unit(name + ".embed");
 
-  // Every row that this rank's tokens need goes to its owner by number, once; the owner looks it up; the rows come back.
+  // Every row that this rank's tokens need goes to its owner by number, once; the owner looks it up; the rows come back. Of a
+  // whole table each rank looks up its own.
   engine::ProgramBuilder& program = builder.program;
   const ModelInputs::Engram& inputs = builder.inputs.engram[which];
-  const std::vector<int64_t> ones(builder.layout().size("ep"), 1);
-  const ValueId receive_rows = program.exchange(name + ".counts", ExchangeKind::kAllToAll, "ep", inputs.send_rows,
-                                                static_cast<int64_t>(ones.size()), ones, ones);
-  const ValueId ids = program.exchange(name + ".ids", ExchangeKind::kAllToAll, "ep", inputs.rows, name + ".asked",
-                                       inputs.send_rows, receive_rows);
-  const ValueId found = program.value(name + ".found", {name + ".asked", width});
+  const std::string unique = program.spec(inputs.rows).shape[0].symbol;
+  ValueId receive_rows, ids = inputs.rows;
+  if (!whole) {
+    const std::vector<int64_t> ones(builder.layout().size("ep"), 1);
+    receive_rows = program.exchange(name + ".counts", ExchangeKind::kAllToAll, "ep", inputs.send_rows,
+                                    static_cast<int64_t>(ones.size()), ones, ones);
+    ids = program.exchange(name + ".ids", ExchangeKind::kAllToAll, "ep", inputs.rows, name + ".asked", inputs.send_rows,
+                           receive_rows);
+  }
+  const ValueId found = program.value(name + ".found", {whole ? unique : name + ".asked", width});
   program.segment(name + ".lookup", {ids}, {found}, {table},
                   [=](SegmentRun& run) { run.make(found, engine::embedding(run.read(ids) - first, run.weight(table))); });
-  const ValueId answer =
-      program.exchange(name + ".rows", ExchangeKind::kAllToAll, "ep", found, name + ".unique", receive_rows, inputs.send_rows);
+  const ValueId answer = whole ? found
+                               : program.exchange(name + ".rows", ExchangeKind::kAllToAll, "ep", found, name + ".unique",
+                                                  receive_rows, inputs.send_rows);
 
-  builder.partial = true;
   const ParameterId wkv = builder.weight(prefix + "wkv.weight", {(n + 1) * d, columns * width});
   const ParameterId q_weight = builder.leaf(prefix + "q_weight", {n, d}, Initialiser::fill(1.0));
   const ParameterId k_weight = builder.leaf(prefix + "k_weight", {n, d}, Initialiser::fill(1.0));

@@ -72,7 +72,12 @@ struct MoeLayer {
   engine::ProgramBuilder& program = builder.program;
   int64_t d = text.hidden_size, width = text.moe_intermediate_size, experts = text.n_routed_experts, k = text.num_experts_per_tok;
   std::string prefix = layer_parameter(layer) + "ffn.", name = layer_name(layer) + ".ffn";
-  std::string received = name + ".received";  // symbol
+  // Experts lie over ep and rows travel to them; or every rank has all, and rows stay.
+  std::vector<std::string> weights{prefix + "experts.w1.weight", prefix + "experts.w3.weight", prefix + "experts.w2.weight"};
+  bool whole = builder.way_of(weights, {{kByExpert, kByExpert, kByExpert}, {Cut{}, Cut{}, Cut{}}}) == 1;
+  Cut cut = whole ? Cut{} : kByExpert;
+  int64_t ranks = whole ? 1 : builder.layout().size("ep"), local = builder.local(experts, cut);
+  std::string received = whole ? "choices" : name + ".received";  // symbol
   ValueId order{}, send_rows{}, sent{}, sent_weights{}, counts{};
   ValueId receive_rows{}, offsets{}, arrangement{};
 
@@ -84,14 +89,14 @@ struct MoeLayer {
     const std::string choices = "choices";  // tokens of the shard * k
     const ValueId ids = program.choice(layer_name(layer) + ".expert_ids", {"shard", k});
     order = program.choice(name + ".order", {choices}), counts = program.choice(name + ".counts", {experts});
-    send_rows = program.choice(name + ".send_rows", {builder.layout().size("ep")});
+    send_rows = program.choice(name + ".send_rows", {ranks});
     sent = program.value(name + ".sent", {choices, d}), sent_weights = program.value(name + ".sent_weights", {choices});
     const ValueId image = builder.inputs.image, padding = builder.inputs.padding;
     program.segment(
         name + ".route", {x, image, padding}, {ids, order, counts, send_rows, sent, sent_weights}, {gate, bias, bias_vl},
         [=, layer = layer, k = k, experts = experts, order = order, counts = counts, send_rows = send_rows, sent = sent,
-         sent_weights = sent_weights, owners = engine::even_parts(experts, builder.layout().size("ep")),
-         temperature = text.gate_temp, normalise = text.norm_topk_prob, scale = text.routed_scaling_factor](SegmentRun& run) {
+         sent_weights = sent_weights, owners = engine::even_parts(experts, ranks), temperature = text.gate_temp,
+         normalise = text.norm_topk_prob, scale = text.routed_scaling_factor](SegmentRun& run) {
           const at::Tensor& input = run.read(x);
           const at::Tensor scores =
               kernels::router_scores(engine::linear(kernels::to_math(input), run.weight(gate)), temperature);
@@ -117,13 +122,14 @@ struct MoeLayer {
 
   // What comes from where: counts first, then rows.
   void add_counts() {
-    const int64_t ranks = builder.layout().size("ep"), local = builder.local(experts, kByExpert);
-    const ValueId table = program.exchange(name + ".row_counts", ExchangeKind::kAllToAll, "ep", counts, ranks * local,
-                                           engine::even_parts(experts, ranks), std::vector<int64_t>(ranks, local));
+    const ValueId table = whole ? counts
+                                : program.exchange(name + ".row_counts", ExchangeKind::kAllToAll, "ep", counts, ranks * local,
+                                                   engine::even_parts(experts, ranks), std::vector<int64_t>(ranks, local));
     receive_rows = program.choice(name + ".receive_rows", {ranks}), offsets = program.choice(name + ".offsets", {local + 1});
     arrangement = program.choice(name + ".arrangement", {name + ".arranged"});
     program.segment(name + ".arrange", {table}, {receive_rows, offsets, arrangement}, {},
-                    [=, receive_rows = receive_rows, offsets = offsets, arrangement = arrangement](SegmentRun& run) {
+                    [=, ranks = ranks, local = local, receive_rows = receive_rows, offsets = offsets,
+                     arrangement = arrangement](SegmentRun& run) {
                       const Arrangement found = arrange(run.read(table).view({ranks, local}));
                       run.make(receive_rows, found.receive_rows);
                       run.make(offsets, found.offsets);
@@ -132,14 +138,17 @@ struct MoeLayer {
   }
 
   ValueId add_experts() {
-    const ValueId rows = program.launch(name + ".rows", ExchangeKind::kAllToAll, "ep", sent, received, send_rows, receive_rows);
-    const ValueId row_weights =
-        program.launch(name + ".row_weights", ExchangeKind::kAllToAll, "ep", sent_weights, received, send_rows, receive_rows);
-    program.wait(rows);
-    program.wait(row_weights);
-    const ParameterId w1 = builder.weight(prefix + "experts.w1.weight", {experts, width, d}, kByExpert);
-    const ParameterId w3 = builder.weight(prefix + "experts.w3.weight", {experts, width, d}, kByExpert);
-    const ParameterId w2 = builder.weight(prefix + "experts.w2.weight", {experts, d, width}, kByExpert);
+    ValueId rows = sent, row_weights = sent_weights;
+    if (!whole) {
+      rows = program.launch(name + ".rows", ExchangeKind::kAllToAll, "ep", sent, received, send_rows, receive_rows);
+      row_weights =
+          program.launch(name + ".row_weights", ExchangeKind::kAllToAll, "ep", sent_weights, received, send_rows, receive_rows);
+      program.wait(rows);
+      program.wait(row_weights);
+    }
+    const ParameterId w1 = builder.weight(weights[0], {experts, width, d}, cut);
+    const ParameterId w3 = builder.weight(weights[1], {experts, width, d}, cut);
+    const ParameterId w2 = builder.weight(weights[2], {experts, d, width}, cut);
     program.close_unit(name + ".experts");
     const ValueId computed = program.value(name + ".computed", {received, d});
     program.segment(name + ".experts", {rows, row_weights, offsets, arrangement}, {computed}, {w1, w3, w2},
@@ -152,11 +161,22 @@ struct MoeLayer {
                           engine::grouped_linear(kernels::clamped_swiglu(g, u, weights, limit), group, run.weight(w2));
                       run.make(computed, back_in_order(y, order));
                     });
+    if (whole) return computed;
     return program.exchange(name + ".returned", ExchangeKind::kAllToAll, "ep", computed, "choices", receive_rows, send_rows);
   }
 };
 
 }  // namespace
+
+// The shared expert: every tp rank takes its part of the tokens, or its channels of all tokens.
+struct SharedExpert {
+  ParameterId w1, w3, w2;
+  double limit;
+  at::Tensor operator()(SegmentRun& run, const at::Tensor& x) const {
+    const at::Tensor g = engine::linear(x, run.weight(w1)), u = engine::linear(x, run.weight(w3));
+    return engine::linear(kernels::clamped_swiglu(g, u, {}, limit), run.weight(w2));
+  }
+};
 
 ValueId add_moe(ModelBuilder& builder, int64_t layer, ValueId streams_x) {
   builder.partial = true;
@@ -164,24 +184,39 @@ ValueId add_moe(ModelBuilder& builder, int64_t layer, ValueId streams_x) {
   engine::ProgramBuilder& program = builder.program;
   const ValueId x = enter_shard(builder, moe.name + ".x", streams_x);
   moe.add_route(x);
-  const ParameterId s1 = builder.weight(moe.prefix + "shared_experts.w1.weight", {moe.width, moe.d});
-  const ParameterId s3 = builder.weight(moe.prefix + "shared_experts.w3.weight", {moe.width, moe.d});
-  const ParameterId s2 = builder.weight(moe.prefix + "shared_experts.w2.weight", {moe.d, moe.width});
+  const std::string prefix = moe.prefix + "shared_experts.";
+  const bool by_channel = builder.way_of({prefix + "w1.weight", prefix + "w3.weight", prefix + "w2.weight"},
+                                         {{Cut{}, Cut{}, Cut{}}, {kByHead, kByHead, kByInput}}) == 1;
+  const Cut into = by_channel ? kByHead : Cut{}, out_of = by_channel ? kByInput : Cut{};
+  const SharedExpert shared{builder.weight(prefix + "w1.weight", {moe.width, moe.d}, into),
+                            builder.weight(prefix + "w3.weight", {moe.width, moe.d}, into),
+                            builder.weight(prefix + "w2.weight", {moe.d, moe.width}, out_of), builder.text().swiglu_limit};
   program.close_unit(moe.name);
   moe.add_counts();
+  ValueId all, shared_sum;
+  if (by_channel) {
+    all = enter_tokens(builder, moe.name + ".shared_x", streams_x);
+    const ValueId part = program.value(moe.name + ".shared_part", {"tokens", moe.d});
+    program.segment(moe.name + ".shared", {all}, {part}, {shared.w1, shared.w3, shared.w2},
+                    [=](SegmentRun& run) { run.make(part, shared(run, run.read(all))); });
+    shared_sum = program.launch(moe.name + ".shared_sum", ExchangeKind::kReduceScatter, "tp", part, "shard", builder.tp_rows);
+  }
   const ValueId returned = moe.add_experts();
 
   const ValueId out = program.value(moe.name + ".out", {"shard", moe.d});
-  program.segment(
-      moe.name + ".combine", {x, returned, moe.order}, {out}, {s1, s3, s2},
-      [=, order = moe.order, k = moe.k, limit = builder.text().swiglu_limit](SegmentRun& run) {
-        const at::Tensor& input = run.read(x);
-        const at::Tensor g = engine::linear(input, run.weight(s1)), u = engine::linear(input, run.weight(s3));
-        const at::Tensor shared = engine::linear(kernels::clamped_swiglu(g, u, {}, limit), run.weight(s2));
-        run.make(
-            out,
-            (kernels::combine_rows(run.read(returned), run.read(order), k) + kernels::to_math(shared)).to(input.scalar_type()));
-      });
+  std::vector<ValueId> reads{x, returned, moe.order};
+  std::vector<ParameterId> parameters{shared.w1, shared.w3, shared.w2};
+  if (by_channel) {
+    program.wait(shared_sum);
+    reads.push_back(shared_sum);
+    parameters.clear();
+  }
+  program.segment(moe.name + ".combine", reads, {out}, parameters, [=, order = moe.order, k = moe.k](SegmentRun& run) {
+    const at::Tensor& input = run.read(x);
+    const at::Tensor beside = by_channel ? run.read(shared_sum) : shared(run, input);
+    run.make(out,
+             (kernels::combine_rows(run.read(returned), run.read(order), k) + kernels::to_math(beside)).to(input.scalar_type()));
+  });
   return leave_shard(builder, layer_name(layer) + ".ffn_out", out);
 }
 

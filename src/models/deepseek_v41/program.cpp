@@ -13,7 +13,8 @@ using engine::ValueId;
 
 ModelBuilder::ModelBuilder(const ModelConfig& given, const ProgramOptions& built)
     : DecoderBuilder(built.layout,
-                     given.switches.initialisation.std > 0 ? given.switches.initialisation.std : given.text.initializer_range),
+                     given.switches.initialisation.std > 0 ? given.switches.initialisation.std : given.text.initializer_range,
+                     built.overrides),
       config(given),
       options(built) {}
 
@@ -104,8 +105,10 @@ ModelProgram build_program(const ModelConfig& config, const ProgramOptions& opti
     builder.program.end_region();
   }
   add_head(builder, streams, pre);
+  builder.check_overrides();
   model.inputs = builder.inputs;
   model.program = std::move(builder.program).build();
+  declare_footprints(model.program, config, options);
   return model;
 }
 

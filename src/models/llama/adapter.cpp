@@ -72,9 +72,9 @@ class LlamaArchitecture : public Architecture {
   std::string part_of(const std::string& parameter) const override {
     return parameter.starts_with("model.layers.") ? "layers" : parameter.ends_with("norm.weight") ? "norm" : "vocabulary";
   }
-  std::map<std::string, int64_t> symbol_sizes(const engine::Layout& layout, int64_t tokens, int64_t) const override {
-    const int64_t own = layout.part(tokens, "cp");
-    return {{"tokens", own}, {"shard", layout.part(own, "tp")}, {"all_tokens", tokens}};
+  std::map<std::string, int64_t> symbol_sizes(const ProgramOptions& options, int64_t tokens, int64_t, Routing) const override {
+    const int64_t own = options.layout.part(tokens, "cp");
+    return {{"tokens", own}, {"shard", options.layout.part(own, "tp")}, {"all_tokens", tokens}};
   }
 
  private:

@@ -19,7 +19,7 @@ using engine::ValueKind;
 class Builder : public DecoderBuilder {
  public:
   Builder(const LlamaConfig& config, const ProgramOptions& options, double std)
-      : DecoderBuilder(options.layout, std), c_(config), options_(options) {}
+      : DecoderBuilder(options.layout, std, options.overrides), c_(config), options_(options) {}
 
   LlamaProgram build() && {
     add_inputs();
@@ -39,6 +39,7 @@ class Builder : public DecoderBuilder {
         c_.tie_word_embeddings ? embedding : add_vocabulary(*this, "lm_head.weight", c_.vocab_size, c_.hidden_size);
     program.close_unit("head");
     add_loss(*this, head, enter_tokens(*this, "final_hidden.all", normed), inputs_.targets, options_.cross_entropy_chunk);
+    check_overrides();
     return {inputs_, std::move(program).build()};
   }
 

@@ -1,0 +1,223 @@
+// What the segments of the model keep and need inside, and how large the elements of their values are, for plans
+// (engine/program.h, NOTE [Footprint]). Follows the code of the segments and kernels; tests/plan holds it against measured bytes.
+#include <algorithm>
+#include <map>
+
+#include "models/deepseek_v41/builder.h"
+
+namespace hyperparallel::models::deepseek_v41 {
+namespace {
+
+using engine::Buffer;
+using engine::Dimension;
+using engine::Element;
+using engine::Footprint;
+using Buffers = std::vector<Buffer>;
+
+Buffer math(engine::Shape shape) {
+  return {std::move(shape), Element::kMath};
+}
+Buffer compute(engine::Shape shape) {
+  return {std::move(shape), Element::kCompute};
+}
+// A copy in the math type that is made only where the compute type is another.
+Buffer cast(engine::Shape shape) {
+  return {std::move(shape), Element::kCast};
+}
+Buffer int64(engine::Shape shape) {
+  return {std::move(shape), Element::kInt64};
+}
+
+void append(Buffers& to, const Buffers& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
+// rms_norm of a tensor of the graph: what it is squared and multiplied in, the normalised rows before the gain, 1 / rms.
+Buffers saved_by_norm(const Dimension& rows, int64_t width) {
+  return {math({rows, width}), compute({rows, width}), math({rows})};
+}
+
+// clamped_swiglu of [rows, width]; `weighted`: with a weight for each row.
+Buffers saved_by_swiglu(const Dimension& rows, int64_t width, bool clamped, bool weighted) {
+  const int64_t products = (clamped ? 5 : 3) + (weighted ? 1 : 0);  // gate, up, both clamped, silu, product before the weight
+  return {math({products, rows, width}), compute({rows, width})};
+}
+
+class Declaration {
+ public:
+  Declaration(engine::Program& program, const ModelConfig& config, const ProgramOptions& options)
+      : program_(program), t_(config.text), layout_(options.layout), rows_(layout_.sequence_parallel ? "shard" : "tokens") {
+    for (size_t i = 0; i < program.segments.size(); ++i) index_[program.segments[i].name] = i;
+  }
+
+  void run() {
+    set_elements();
+    for (int64_t layer = 0; layer < t_.num_hidden_layers; ++layer) {
+      const std::string name = layer_name(layer);
+      for (const char* kind : {".hc_attn", ".hc_ffn"}) add_mix(name + kind);
+      add_attention(layer, name + ".attn");
+      add_moe(name + ".ffn");
+      if (t_.engram_index(layer)) add_engram(name + ".engram");
+    }
+    add_ends();
+  }
+
+ private:
+  void set(const std::string& segment, Footprint footprint) {
+    const auto found = index_.find(segment);  // some segments exist in some layouts only
+    if (found != index_.end()) program_.segments[found->second].footprint = std::move(footprint);
+  }
+
+  void set_elements() {
+    const auto ends = [](const std::string& name, std::initializer_list<const char*> endings) {
+      return std::ranges::any_of(endings, [&](const char* ending) { return name.ends_with(ending); });
+    };
+    for (engine::ValueSpec& value : program_.values) {
+      if (value.name == "pre" || value.name == "loss" ||
+          ends(value.name, {".cos", ".sin", ".pre", ".post", ".comb", ".sent_weights", ".row_weights"}))
+        value.element = Element::kMath;
+      if (ends(value.name, {".topk", ".candidate_blocks"})) value.element = Element::kInt32;
+      if (ends(value.name, {".index_k", ".index_keys", ".index_q", ".index_weights"})) value.element = Element::kCompute;
+      if (value.name == "image" || value.name == "closed" || value.name == "padding") value.element = Element::kBool;
+    }
+  }
+
+  void add_mix(const std::string& name) {
+    const int64_t n = t_.hc_mult, d = t_.hidden_size;
+    Footprint in;
+    in.saved = {math({rows_, (2 + n) * n + 1})};
+    if (name != "layers.0.hc_attn") in.saved.push_back(cast({rows_, n, d}));  // there the collapsing weights are constant
+    append(in.saved, saved_by_norm(rows_, d));
+    in.forward = collapsing_;
+    in.backward = {math({rows_, n, d}), math({3, rows_, d})};
+    set(name + ".in", in);
+    Footprint out;
+    out.saved = {cast({rows_, n, d}), cast({rows_, d})};
+    out.forward = {math({2, rows_, n, d}), cast({rows_, n, d})};
+    out.backward = {math({2, rows_, n, d}), cast({2, rows_, d})};
+    set(name + ".out", out);
+  }
+
+  void add_attention(int64_t layer, const std::string& name) {
+    const int64_t hd = t_.head_dim, heads = layout_.part(t_.num_attention_heads, "tp"), d = t_.hidden_size;
+    const int64_t low = layout_.part(t_.o_groups, "tp") * t_.o_lora_rank, ratio = t_.ratio(layer), rope = t_.qk_rope_head_dim;
+    const std::string groups = "groups." + std::to_string(ratio);
+    Footprint kv;
+    kv.saved = saved_by_norm("tokens", hd);
+    kv.forward = {math({2, "tokens", hd})};
+    kv.backward = {math({2, "tokens", hd}), compute({"tokens", d})};
+    set(name + ".kv", kv);
+
+    if (t_.is_kv_source(layer)) {
+      Footprint compress;
+      compress.saved = saved_by_norm(groups, hd);
+      append(compress.saved,
+             ratio > 1 ? Buffers{math({groups, ratio, d}), math({2, groups, ratio, hd})} : Buffers{compute({groups, d})});
+      compress.forward = {math({groups, hd}), cast({groups, hd})};
+      compress.backward = {math({"tokens", d}), compute({groups, d}), math({groups, hd})};
+      set(name + ".compress", compress);
+      set(name + ".index_key", {{}, {compute({3, groups, t_.index_head_dim}), cast({3, groups, t_.index_head_dim})}, {}});
+    }
+
+    Footprint queries;
+    queries.saved = saved_by_norm("tokens", t_.q_lora_rank);
+    queries.forward = {compute({"tokens", heads, hd}), math({"tokens", heads, rope}), cast({2, "tokens", heads, rope})};
+    queries.backward = {compute({2, "tokens", heads, hd}), math({2, "tokens", t_.q_lora_rank})};
+    set(name + ".queries", queries);
+
+    const int64_t index_heads = layout_.part(t_.index_n_heads, "tp");
+    set(name + ".index_query", {{},
+                                {compute({"tokens", index_heads, t_.index_head_dim}), math({"tokens", index_heads, rope}),
+                                 cast({"tokens", index_heads, t_.index_head_dim})},
+                                {}});
+    set(name + ".select", {{}, {math({"index.rows", index_heads + 1, groups + ".gathered"})}, {}});
+
+    Footprint attend;
+    attend.saved = {compute({"tokens", heads, hd}), compute({"tokens", low}), math({"tokens", rope / 2})};
+    // A chunk of queries at a time. Its forward ends before the output is projected, so only a part of it comes on top.
+    const std::string selected = name + ".k";
+    attend.forward = {compute({"tokens", heads, hd}), math({"attention.rows", heads, "attention.keys"}),
+                      math({"attention.rows", heads, selected}), cast({2, "attention.rows", heads, "attention.keys"})};
+    attend.backward = {compute({2, "tokens", heads, hd}), math({"window.keys", hd}),
+                       math({2, "attention.rows", heads, "attention.keys"}), math({2, "attention.rows", heads, selected}),
+                       compute({5, "attention.rows", selected, hd})};
+    if (ratio > 0) attend.backward.push_back(math({groups + ".gathered", hd}));
+    if (layout_.size("cp") > 1) attend.saved.push_back(compute({"window.keys", hd}));
+    set(name + ".attend", attend);
+  }
+
+  void add_moe(const std::string& name) {
+    const int64_t d = t_.hidden_size, w = t_.moe_intermediate_size, experts = t_.n_routed_experts, k = t_.num_experts_per_tok;
+    const bool clamped = t_.swiglu_limit > 0;
+    Footprint route;
+    route.saved = {cast({"shard", d}), math({2, "shard", experts}), math({3, "shard", k})};
+    route.forward = {math({2, "shard", experts})};
+    route.backward = {math({3, "shard", experts}), math({"choices", d}), math({"shard", d}), cast({"shard", d})};
+    set(name + ".route", route);
+
+    const auto found = index_.find(name + ".experts");
+    const Dimension rows = program_.values[program_.segments[found->second].makes.front().index].shape.front();
+    Footprint mlp;
+    mlp.saved = saved_by_swiglu(rows, w, clamped, /*weighted=*/true);
+    if (layout_.size("ep") > 1) append(mlp.saved, {compute({rows, d}), math({rows}), int64({rows})});
+    mlp.forward = {layout_.size("ep") > 1 ? compute({rows, d}) : cast({rows, w})};  // back in the order of the senders
+    set(name + ".experts", mlp);
+
+    const bool by_channel = index_.contains(name + ".shared");
+    const Dimension shared_rows = by_channel ? "tokens" : "shard";
+    Footprint shared;
+    shared.saved = saved_by_swiglu(shared_rows, by_channel ? layout_.part(w, "tp") : w, clamped, /*weighted=*/false);
+    const Buffers combined = {math({"choices", d}), math({"shard", d}), cast({"choices", d}), cast({"shard", d})};
+    const Buffers derived = {compute({"choices", d}), math({"shard", d}), cast({"shard", d})};
+    if (by_channel) {
+      set(name + ".shared", shared);
+      set(name + ".combine", {{}, combined, derived});
+    } else {
+      shared.forward = combined;
+      shared.backward = derived;
+      set(name + ".combine", shared);
+    }
+  }
+
+  void add_engram(const std::string& name) {
+    const int64_t n = t_.hc_mult, d = t_.hidden_size, looked_up = t_.engram_columns() * t_.engram_head_dim;
+    Footprint write;
+    write.saved = {compute({"shard", looked_up}), math({"shard", (n + 1) * d}), math({"shard", n, d}), cast({"shard", n, d}),
+                   math({10, "shard", n})};
+    write.forward = {math({2, "shard", n, d}), cast({"shard", n, d})};
+    write.backward = {math({4, "shard", n, d}), compute({"shard", (n + 1) * d}), compute({"shard", looked_up})};
+    set(name + ".write", write);
+  }
+
+  void add_ends() {
+    const int64_t n = t_.hc_mult, d = t_.hidden_size, words = layout_.part(t_.vocab_size, "tp");
+    set("embed", {{}, {compute({2, "tokens", d})}, {}});
+    Footprint norm;
+    norm.saved = saved_by_norm(rows_, d);
+    norm.saved.push_back(cast({rows_, n, d}));
+    norm.forward = collapsing_;
+    norm.backward = {math({rows_, n, d})};
+    set("final_norm", norm);
+    Footprint loss;
+    loss.saved = {int64({2, "tokens"}), math({"tokens"})};
+    loss.forward = {compute({"tokens", d}), math({2, "loss.rows", words})};
+    loss.backward = {compute({2, "tokens", d}), math({"loss.rows", words}), cast({"loss.rows", (words + 1) / 2})};
+    set("loss", loss);
+  }
+
+  engine::Program& program_;
+  const TextConfig& t_;
+  const engine::Layout& layout_;
+  const Dimension rows_;  // of the streams
+  // While streams are collapsed and normalised: a row in the math type, and copies on the way back to another compute type.
+  const Buffers collapsing_{math({rows_, t_.hidden_size}), cast({rows_, t_.hidden_size}), cast({rows_, t_.hidden_size / 2})};
+  std::map<std::string, size_t> index_;
+};
+
+}  // namespace
+
+void declare_footprints(engine::Program& program, const ModelConfig& config, const ProgramOptions& options) {
+  Declaration(program, config, options).run();
+}
+
+}  // namespace hyperparallel::models::deepseek_v41
