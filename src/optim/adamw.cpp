@@ -33,14 +33,11 @@ AdamW::AdamW(std::span<const OptimizedParameter> parameters, std::span<const Par
 }
 
 void AdamW::step(std::span<const OptimizedParameter> parameters, double lr, double coefficient) {
-  HP_CHECK(parameters.size() == entries_.size(), "{} parameters, the optimizer was made for {}", parameters.size(),
-           entries_.size());
+  check_same(parameters, entries_);
   std::vector<AdamWFactors> factors(parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
     const OptimizedParameter& parameter = parameters[i];
     Entry& entry = entries_[i];
-    HP_CHECK(parameter.name == entry.name, "parameter {} is `{}`, the optimizer was made for `{}`", i, parameter.name,
-             entry.name);
     if (!parameter.gradient.defined()) continue;
     check_parameter(parameter);
     const double t = static_cast<double>(++*entry.step.mutable_data_ptr<int64_t>());

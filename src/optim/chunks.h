@@ -50,4 +50,15 @@ inline void check_parameter(const OptimizedParameter& parameter) {
            "the gradient of `{}` differs from it in shape or dtype", parameter.name);
 }
 
+// That an optimizer made with `entries`, which have a name each, is given the same parameters.
+template <class Entries>
+void check_same(std::span<const OptimizedParameter> parameters, const Entries& entries) {
+  HP_CHECK(parameters.size() == entries.size(), "{} parameters, the optimizer was made for {}", parameters.size(),
+           entries.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    HP_CHECK(parameters[i].name == entries[i].name, "parameter {} is `{}`, the optimizer was made for `{}`", i,
+             parameters[i].name, entries[i].name);
+  }
+}
+
 }  // namespace hyperparallel::optim
