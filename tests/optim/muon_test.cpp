@@ -187,13 +187,15 @@ TEST(MuonOverRanks, EveryRankGetsItsPartOfWhatOneRankComputes) {
               local, [](const at::Tensor& n) { return n; }, "identity");
           for (size_t i = 0; i < local.size(); ++i) {
             EXPECT_EQ(same[i].defined(), local[i].defined());
-            if (local[i].defined()) EXPECT_TRUE(same[i].equal(local[i])) << i;
+            if (!local[i].defined()) continue;
+            EXPECT_TRUE(same[i].equal(local[i])) << i;
           }
           Muon optimizer(parameters, settings, {}, sources, group);
           for (int step = 0; step < 3; ++step) optimizer.step(parameters, 0.01, 0.5);
           for (size_t i = 0; i < parameters.size(); ++i) {
             const at::Tensor mine = part_of(expected[i], parts(cases()[i], ranks, replicated)[world.rank()]);
-            EXPECT_TRUE(at::allclose(parameters[i].value, mine, 1e-12, 1e-13)) << i << " on rank " << world.rank();
+            if (mine.numel() == 0) continue;
+            EXPECT_LE((parameters[i].value - mine).abs().max().item<double>(), 1e-12) << i << " on rank " << world.rank();
           }
         });
       }
