@@ -12,6 +12,7 @@
 #include "checkpoint/convert.h"
 #include "train/batch_dump.h"
 #include "train/evaluate.h"
+#include "train/layout_plan.h"
 #include "train/output_folder.h"
 #include "train/progress.h"
 #include "train/report.h"
@@ -228,6 +229,20 @@ std::optional<checkpoint::Checkpoint> open_latest(const Config& config, const ch
   return store.open(step);
 }
 
+// What the plan says of a rank's memory, before the first step takes it.
+void tell_memory(const Config& config, const Ranks& ranks) {
+  const int world = ranks.layout.mesh.world_size(), here = ranks.world != nullptr ? ranks.world->local_size() : 1;
+  const auto peak = static_cast<double>(plan_of(config, world).step.at_peak.total());
+  const auto machine = static_cast<double>(memory_use().machine_bytes);
+  if (here * peak > machine) {
+    log::warn(
+        "a step of text needs about {:.1f} GB on each of the {} ranks here, and this host has {:.1f} GB: see docs/memory.md",
+        peak / 1e9, here, machine / 1e9);
+  } else {
+    log::info("a step of text needs about {:.2f} GB of tensors a rank", peak / 1e9);
+  }
+}
+
 void write_beginning(const Config& config, Trainer& trainer) {
   const std::filesystem::path& output = config.train.output;
   file::write(output / "config.yaml", to_yaml(config, /*with_sources=*/true));
@@ -236,6 +251,7 @@ void write_beginning(const Config& config, Trainer& trainer) {
   log::info("{} parameters{}, {} training samples, {} steps to {}", parameters,
             ranks == 1 ? "" : fmt::format(" on {} ranks", ranks), trainer.loader().samples(), config.train.steps,
             output.string());
+  tell_memory(config, trainer.ranks());
   write_run_facts(output, {{"parameters", parameters},
                            {"ranks", std::to_string(ranks)},
                            {"training samples", std::to_string(trainer.loader().samples())},
