@@ -12,6 +12,8 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "dist/launch.h"
+#include "dist/mpi_comm.h"
 
 namespace hyperparallel {
 namespace {
@@ -79,6 +81,25 @@ int run_local_ranks(int64_t ranks, const std::string& command, const std::vector
     throw UsageError("--ranks needs Open MPI's mpirun, which cannot be started (Debian: openmpi-bin)");
   if (WEXITSTATUS(status) > 128) fmt::print(stderr, "error: a rank was ended by signal {}\n", WEXITSTATUS(status) - 128);
   return WEXITSTATUS(status);
+}
+
+RankStart take_rank_start(std::vector<std::string>& arguments) {
+  const auto ranks = take_ranks(arguments);
+  const dist::Launch launch = dist::read_launch();
+  if (ranks && launch.world_size > 1)
+    throw UsageError("--ranks {} under {}, which has started {} ranks already: leave one of them out", *ranks, launch.launcher,
+                     launch.world_size);
+  return {ranks.value_or(launch.world_size), ranks.value_or(1) > 1};
+}
+
+int run_on_ranks(const RankStart& start, const std::string& command, const std::vector<std::string>& arguments,
+                 dist::Seconds timeout, const std::function<int(dist::World*)>& body) {
+  if (start.here) return run_local_ranks(start.ranks, command, arguments);
+  if (start.ranks == 1) return body(nullptr);
+  int code = 0;
+  const ExitCode failed =
+      dist::run_mpi_ranks([&](dist::World& world) { code = body(&world); }, {.start_timeout = timeout, .end_timeout = timeout});
+  return failed == ExitCode::kFinished ? code : static_cast<int>(failed);
 }
 
 }  // namespace hyperparallel

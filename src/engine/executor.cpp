@@ -85,10 +85,10 @@ void SegmentRun::count(const std::string& name, const at::Tensor& counts) {
   sum = sum.defined() ? sum + counts : counts.clone();
 }
 
-void SegmentRun::observe(const std::string& name, const std::function<at::Tensor()>& compute) {
+void SegmentRun::observe(const std::string& name, const std::string& rows, const std::function<at::Tensor()>& compute) {
   if (is_recompute_ || !executor_.watch_) return;
   at::NoGradGuard no_grad;
-  executor_.watch_(name, compute());
+  executor_.watch_(name, rows, compute());
 }
 
 dist::Group& SegmentRun::group(const std::string& axis) {
@@ -239,7 +239,7 @@ void Executor::forward(const Action& action, bool is_recompute) {
     HP_CHECK(it != run->outputs_.end(), "segment {} did not make `{}`", segment.name, program_.values[id.index].name);
     if (is_recompute && program_.values[id.index].kind == ValueKind::kDiscrete) continue;
     put_value(id, action.micro_batch, it->second.detach());
-    if (watch_ && !is_recompute) watch_(program_.values[id.index].name, it->second.detach());
+    if (!is_recompute) show(id, it->second.detach());
   }
   if (!action.keep_graph) return;
   const std::pair<int, int> key{action.index, action.micro_batch};
@@ -255,6 +255,12 @@ void Executor::put_value(ValueId value, int micro_batch, at::Tensor tensor) {
   const std::vector<ValueId>& outputs = program_.outputs;
   if (std::find(outputs.begin(), outputs.end(), value) != outputs.end()) outputs_[micro_batch][value.index] = tensor;
   ledger_.put_value(value, micro_batch, std::move(tensor));
+}
+
+void Executor::show(ValueId value, const at::Tensor& tensor) const {
+  if (!watch_) return;
+  const ValueSpec& spec = program_.values[value.index];
+  watch_(spec.name, spec.shape.empty() ? "" : spec.shape[0].symbol, tensor);
 }
 
 void Executor::check_versions(const SegmentRun& run, const std::vector<uint32_t>& versions) const {
@@ -372,7 +378,7 @@ void Executor::wait(const Action& action) {
     const auto type = kernels::math_type(result.scalar_type());
     result_like_[node.key()] = at::empty({}, at::TensorOptions().dtype(type)).expand(result.sizes());
   }
-  if (watch_) watch_(program_.values[exchange.output.index].name, result);
+  show(exchange.output, result);
   put_value(exchange.output, action.micro_batch, std::move(result));
 }
 

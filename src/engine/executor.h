@@ -48,8 +48,9 @@ class SegmentRun {
 
   // Adds to the step's counter of that name, on the first forward only.
   void count(const std::string& name, const at::Tensor& counts);
-  // Shows an intermediate that is no value, when somebody watches; `compute` may take a plain path that training never does.
-  void observe(const std::string& name, const std::function<at::Tensor()>& compute);
+  // Shows an intermediate that is no value, when somebody watches; `rows` is the symbol of its first dimension. `compute` may
+  // take a plain path that training never does; it may communicate: either all ranks watch or none.
+  void observe(const std::string& name, const std::string& rows, const std::function<at::Tensor()>& compute);
 
  private:
   friend class Executor;
@@ -104,8 +105,9 @@ class Executor {
   // Counts how long runs wait for other ranks: values, parameters and gradients.
   WaitClock& wait_clock() { return wait_clock_; }
 
-  // Calls `watch(name, tensor)` for every value that is made and everything segments show, on first forwards.
-  using Watch = std::function<void(const std::string&, const at::Tensor&)>;
+  // Calls `watch(name, rows, tensor)` for every value that is made and everything segments show, on first forwards; `rows` is the
+  // symbol of the first dimension, empty where it has none. All ranks watch, or none.
+  using Watch = std::function<void(const std::string& name, const std::string& rows, const at::Tensor&)>;
   void watch(Watch watch) { watch_ = std::move(watch); }
 
   // Observers must outlive the executor or be removed. One that throws ends the run.
@@ -135,6 +137,7 @@ class Executor {
   void wait_transpose(const Action& action);
   std::vector<int64_t> row_counts(const RowCounts& counts, int micro_batch) const;
   void put_value(ValueId value, int micro_batch, at::Tensor tensor);
+  void show(ValueId value, const at::Tensor& tensor) const;  // to the watcher
   void check_shape(ValueId value, int micro_batch, const at::Tensor& tensor);
   void check_versions(const SegmentRun& run, const std::vector<uint32_t>& versions) const;
 

@@ -23,8 +23,10 @@ std::vector<checkpoint::NamedTensor> released_tensors(const engine::ParameterSpe
 void load_released_weights(engine::ParameterStore& parameters, const TensorMap& tensors, const std::string& origin) {
   std::set<std::string> used;
   for (const engine::ParameterSpec& spec : parameters.specs()) {
-    at::Tensor& master = parameters.master(parameters.find(spec.name));
-    for (const auto& [name, slot] : released_tensors(spec, master)) {
+    const engine::ParameterId id = parameters.find(spec.name);
+    at::Tensor& master = parameters.master(id);
+    const at::Tensor whole = at::empty(spec.shape, master.options());
+    for (const auto& [name, slot] : released_tensors(spec, whole)) {
       auto it = tensors.find(name);
       if (it == tensors.end()) throw CheckpointError("{}: the weight {} is missing", origin, name);
       if (it->second.sizes() != slot.sizes()) {
@@ -34,6 +36,7 @@ void load_released_weights(engine::ParameterStore& parameters, const TensorMap& 
       at::Tensor(slot).copy_(it->second);
       used.insert(name);
     }
+    master.copy_(engine::narrow_to(whole, parameters.placement(id).owned));
   }
   for (const auto& [name, tensor] : tensors) {
     const bool ignored = name.ends_with("engram.embed.scale") || name.starts_with("mtp.");
@@ -43,20 +46,23 @@ void load_released_weights(engine::ParameterStore& parameters, const TensorMap& 
   parameters.masters_changed();
 }
 
-CaseModel load_case_model(const std::filesystem::path& folder, at::ScalarType compute,
-                          const models::deepseek_v41::ProgramOptions& options) {
+models::deepseek_v41::ModelProgram build_case_program(const std::filesystem::path& folder,
+                                                      const models::deepseek_v41::ProgramOptions& options) {
   const auto architecture = models::read_architecture((folder / "config.json").string(), {.allow_vision_only = true});
   require(*architecture, models::Ability::kGoldenCases, "`verify`");
   const ModelConfig& config = models::deepseek_v41::config_of(*architecture);
+  return config.text.num_hidden_layers > 0 ? build_program(config, options) : build_vision_program(config, options);
+}
+
+CaseModel load_case_model(const std::filesystem::path& folder, at::ScalarType compute,
+                          const models::deepseek_v41::ProgramOptions& options, const dist::Groups& groups) {
   const TensorMap weights = checkpoint::read_all(folder / "weights.safetensors");
   CaseModel result;
-  const bool has_text = config.text.num_hidden_layers > 0;
-  result.model = std::make_unique<models::deepseek_v41::ModelProgram>(has_text ? build_program(config, options)
-                                                                               : build_vision_program(config, options));
+  result.model = std::make_unique<models::deepseek_v41::ModelProgram>(build_case_program(folder, options));
   const at::ScalarType master = compute == at::kDouble ? at::kDouble : at::kFloat;
-  result.parameters = std::make_unique<engine::ParameterStore>(result.model->program.parameters, master, compute);
+  result.parameters = std::make_unique<engine::ParameterStore>(result.model->program.parameters, master, compute, options.layout);
   load_released_weights(*result.parameters, weights, (folder / "weights.safetensors").string());
-  result.executor = std::make_unique<engine::Executor>(result.model->program, *result.parameters);
+  result.executor = std::make_unique<engine::Executor>(result.model->program, *result.parameters, groups);
   return result;
 }
 

@@ -20,17 +20,23 @@ struct CaseModel {
   std::unique_ptr<engine::Executor> executor;
 };
 
-// `compute`: FP32, FP64 or BF16; masters are FP64 for FP64 and FP32 otherwise. Throws CheckpointError for a weight that is
-// missing, unknown or of another shape.
+// The program of the parts that the folder's configuration has. Throws ConfigError for one that cannot be read, and where the
+// layout of `options` does not fit it.
+models::deepseek_v41::ModelProgram build_case_program(const std::filesystem::path& folder,
+                                                      const models::deepseek_v41::ProgramOptions& options);
+
+// `compute`: FP32, FP64 or BF16; masters are FP64 for FP64 and FP32 otherwise. `groups`: of the layout of `options`. Throws as
+// build_case_program, and CheckpointError for a weight that is missing, unknown or of another shape.
 CaseModel load_case_model(const std::filesystem::path& folder, at::ScalarType compute,
-                          const models::deepseek_v41::ProgramOptions& options);
+                          const models::deepseek_v41::ProgramOptions& options,
+                          const dist::Groups& groups = dist::one_rank_groups());
 
 // A parameter's tensors as files name them: stacked experts one by one, the rest as it is. Views of `tensor`, which has the shape
-// of the parameter (a master, a gradient).
+// of the whole parameter.
 std::vector<checkpoint::NamedTensor> released_tensors(const engine::ParameterSpec& spec, const at::Tensor& tensor);
 
-// Copies tensors with released names into the masters. Throws CheckpointError as above; `engram.embed.scale` and `mtp.*` are
-// ignored.
+// Copies the owned parts of tensors with released names into the masters. Throws CheckpointError as above; `engram.embed.scale`
+// and `mtp.*` are ignored.
 void load_released_weights(engine::ParameterStore& parameters, const TensorMap& tensors, const std::string& origin);
 
 // A tensor of case.safetensors. Throws CheckpointError when it is missing.

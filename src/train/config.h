@@ -256,6 +256,9 @@ struct LoadOptions {
 // ranges, rules between keys, what this version has not finished.
 Config load_config(const Path& path, const std::vector<std::string>& overrides = {}, const LoadOptions& options = {});
 
+// The same without a file, for a command that uses a few sections: an override of a section that is not named is a mistake.
+Config config_of_overrides(const std::vector<std::string>& overrides, const std::vector<std::string>& sections);
+
 // The whole configuration as YAML that loads to an equal Config. `with_sources` adds where each given value came from as
 // comments.
 std::string to_yaml(const Config& config, bool with_sources = false);

@@ -189,7 +189,31 @@ models::ArchitecturePtr SectionReader::read_model_file(const ModelSection& model
   return models::parse_architecture(node, reader_.problems(), MapReader::Unknown::kWarning, {.switches = model.switches});
 }
 
+Config read_config(const Node& root, Problems& problems) {
+  Config config;
+  SectionReader reader(root, problems, &config.sources);
+  visit_keys(reader, config);
+  reader.finish(config);
+  return config;
+}
+
 }  // namespace
+
+Config config_of_overrides(const std::vector<std::string>& overrides, const std::vector<std::string>& sections) {
+  Problems problems;
+  Node root;
+  root.kind = Node::Kind::kMap;
+  root.file = "command line";
+  apply_overrides(root, overrides, problems);
+  for (const auto& [section, node] : root.entries) {
+    if (std::find(sections.begin(), sections.end(), section) != sections.end()) continue;
+    problems.error(fmt::format("command line: --{}.*: not used here; accepted: --{}.*", section, fmt::join(sections, ".*, --")));
+  }
+  const Config config = read_config(root, problems);
+  check_config(config, root, {}, problems);
+  problems.throw_if_any();
+  return config;
+}
 
 Config load_config(const Path& path, const std::vector<std::string>& overrides, const LoadOptions& options) {
   Problems problems;
@@ -199,10 +223,7 @@ Config load_config(const Path& path, const std::vector<std::string>& overrides, 
     problems.throw_if_any();
   }
   apply_overrides(root, overrides, problems);
-  Config config;
-  SectionReader reader(root, problems, &config.sources);
-  visit_keys(reader, config);
-  reader.finish(config);
+  const Config config = read_config(root, problems);
   if (const Node* model = root.find("model"); !model || model->is_null()) {
     problems.error(fmt::format("{}: model: is required: model.config, or the keys of the model", path.string()));
   }

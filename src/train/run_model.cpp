@@ -42,6 +42,12 @@ engine::RecomputePolicy recompute_policy(const RecomputeSection& recompute) {
   return policy;
 }
 
+std::vector<engine::Action> make_schedule(const engine::Program& program, const engine::ScheduleOptions& options) {
+  if (const auto unmatched = engine::unmatched_globs(program, options.recompute); !unmatched.empty())
+    throw ConfigError("these globs match nothing in the program: recompute.{}", fmt::join(unmatched, ", recompute."));
+  return engine::build_schedule(program, options);
+}
+
 data::SampleOptions sample_options(const Config& config) {
   data::SampleOptions options;
   options.chat.thinking = config.data.thinking;

@@ -48,6 +48,8 @@ void set_up_libtorch(const TrainSection& train, int local_ranks = 1);
 
 models::ProgramOptions program_options(const Config& config, const engine::Layout& layout);
 engine::RecomputePolicy recompute_policy(const RecomputeSection& recompute);
+// Throws ConfigError for globs of the recompute policy that match nothing.
+std::vector<engine::Action> make_schedule(const engine::Program& program, const engine::ScheduleOptions& options);
 
 // The loader of one split for this rank. `repeat`: training; otherwise one pass in file order.
 data::LoaderOptions loader_options(const Config& config, const std::vector<DataSource>& files, bool repeat,

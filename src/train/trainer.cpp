@@ -14,20 +14,6 @@
 #include "train/router_balance.h"
 
 namespace hyperparallel::train {
-namespace {
-
-std::vector<engine::Action> make_schedule(const RunModel& model, const Config& config, bool backward) {
-  engine::ScheduleOptions options = schedule_options(config, model.model->layout());
-  options.backward = backward;
-  if (!backward) options.micro_batches = 1;
-  if (const auto unmatched = engine::unmatched_globs(model.program(), options.recompute); !unmatched.empty()) {
-    throw ConfigError("these globs match nothing in the program: recompute.{}", fmt::join(unmatched, ", recompute."));
-  }
-  return engine::build_schedule(model.program(), options);
-}
-
-}  // namespace
-
 // The micro-batches of one step.
 struct Trainer::StepBatches {
   std::vector<data::MicroBatch> batches;
@@ -45,8 +31,11 @@ Trainer::Trainer(const Config& config, dist::World* world)
     validation_loader_ =
         std::make_unique<data::Loader>(tokenizer_, loader_options(config, config.data.validation, /*repeat=*/false, ranks_));
   }
-  schedule_ = make_schedule(*model_, config, /*backward=*/true);
-  validation_schedule_ = make_schedule(*model_, config, /*backward=*/false);
+  engine::ScheduleOptions schedule = schedule_options(config, ranks_.layout);
+  schedule_ = make_schedule(model_->program(), schedule);
+  schedule.backward = false;
+  schedule.micro_batches = 1;
+  validation_schedule_ = make_schedule(model_->program(), schedule);
 
   for (const engine::ParameterSpec& spec : model_->parameters->specs()) {
     const engine::ParameterId id = model_->parameters->find(spec.name);

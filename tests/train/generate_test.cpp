@@ -164,7 +164,7 @@ TEST_P(GoldenGenerate, TheTrainingProgramGivesTheLogitsOfEveryStep) {
     tensors["token_types"] = at::constant_pad_nd(tensors.at("token_types"), {0, tensors.at("all_ids").numel() - prompt}, -1);
   }
   at::Tensor logits;
-  test.run.executor->watch([&](const std::string& name, const at::Tensor& tensor) {
+  test.run.executor->watch([&](const std::string& name, const std::string&, const at::Tensor& tensor) {
     if (name == "logits") logits = tensor;
   });
   engine::ScheduleOptions forward;

@@ -187,7 +187,7 @@ TEST(Trainer, TheLedgerAgreesWithTheAllocatorInEveryRecomputeMode) {
 TEST(Trainer, TensorsThatTheLedgerDoesNotKnowAreFound) {
   Trainer trainer(tiny({"--debug.check_ledger", "--checkpoint.async_mode=false"}));
   std::vector<at::Tensor> leaked;
-  trainer.model().executor->watch([&](const std::string& name, const at::Tensor&) {
+  trainer.model().executor->watch([&](const std::string& name, const std::string&, const at::Tensor&) {
     if (name == "layers.3.attn_out") leaked.push_back(at::zeros({4 << 20}));
   });
   try {

@@ -50,8 +50,9 @@ TEST_P(GoldenCase, HoldsInDouble) {
 }
 TEST_P(GoldenCase, HoldsInTinyChunksWithFullRecompute) {
   VerifyOptions options;
-  options.recompute = {Mode::kFull, 1, {}};
-  options.attention_chunk = 7, options.index_chunk_elements = 1000, options.cross_entropy_chunk = 5;
+  options.config.recompute.mode = RecomputeMode::kFull;
+  options.config.kernels.attention_chunk = 7, options.config.kernels.index_chunk = 1000;
+  options.config.kernels.cross_entropy_chunk = 5;
   expect_pass(options);
 }
 
@@ -76,7 +77,8 @@ struct Case {
         run(load_case_model(case_folder(name), compute, {})),
         type(compute),
         batch(batch_of_case(tensors, "", run.model->config, compute)) {
-    run.executor->watch([this](const std::string& value, const at::Tensor& tensor) { made[value] = tensor.clone(); });
+    run.executor->watch(
+        [this](const std::string& value, const std::string&, const at::Tensor& tensor) { made[value] = tensor.clone(); });
   }
 
   const at::Tensor& gradient(const std::string& name) const { return run.parameters->gradient(run.parameters->find(name)); }

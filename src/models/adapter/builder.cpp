@@ -140,11 +140,18 @@ void add_loss(DecoderBuilder& builder, const Vocabulary& head, ValueId hidden, V
   const bool whole = head.parts > 1;  // the rank scores its tokens; else all tokens with its words
   const ValueId loss = builder.program.value("loss", {}), scored = whole ? builder.program.value("loss.partial", {}) : loss;
   builder.program.segment("loss", {hidden, targets}, {scored}, {head.table}, [=](SegmentRun& run) {
-    const VocabularyPart part = whole ? VocabularyPart{} : VocabularyPart{&run.group("tp"), head.first};
+    dist::Group& tp = run.group("tp");
+    const VocabularyPart part = whole ? VocabularyPart{} : VocabularyPart{&tp, head.first};
     const at::Tensor token_loss = engine::linear_cross_entropy(
         run.read(hidden), of_own_tokens(head, run.read(targets), kNotScored), run.weight(head.table), chunk, part);
-    run.observe("token_loss", [&] { return whole ? run.group("tp").all_reduce(token_loss, "token_loss").wait() : token_loss; });
-    run.observe("logits", [&] { return kernels::to_math(engine::linear(run.read(hidden), run.weight(head.table))); });
+    run.observe("token_loss", "tokens", [&] { return whole ? tp.all_reduce(token_loss, "token_loss").wait() : token_loss; });
+    run.observe("logits", "tokens", [&] {  // of all words
+      const at::Tensor own = kernels::to_math(engine::linear(run.read(hidden), run.weight(head.table)));
+      if (whole) return own;
+      std::vector<int64_t> words;
+      for (const auto& count : tp.gather_counts({own.size(1)}, "logits.words")) words.push_back(count[0]);
+      return tp.all_gather(own.t(), words, "logits").wait().t();
+    });
     run.make(scored, token_loss.sum());
   });
   if (whole) {

@@ -118,6 +118,8 @@ engine::ValueId leave_tokens(DecoderBuilder& builder, const std::string& name, e
 // From the streams to the tp rank's part of the tokens, and back.
 engine::ValueId enter_shard(DecoderBuilder& builder, const std::string& name, engine::ValueId x);
 engine::ValueId leave_shard(DecoderBuilder& builder, const std::string& name, engine::ValueId x);
+// The name of the value that leaves a shard as `name`: with sequence parallelism it is that value.
+std::string leaving_shard(const DecoderBuilder& builder, const std::string& name);
 
 Halo add_halo_inputs(DecoderBuilder& builder, const std::string& name, const std::string& axis);
 // Own rows that other ranks of the axis need go to them: makes `received`, still to be awaited.

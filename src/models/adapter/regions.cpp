@@ -29,6 +29,10 @@ ValueId leave_shard(DecoderBuilder& builder, const std::string& name, ValueId x)
   return builder.program.exchange(name, ExchangeKind::kCollect, "tp", x, "tokens", builder.tp_rows);
 }
 
+std::string leaving_shard(const DecoderBuilder& builder, const std::string& name) {
+  return builder.layout().sequence_parallel ? name : name + ".shard";
+}
+
 Halo add_halo_inputs(DecoderBuilder& builder, const std::string& name, const std::string& axis) {
   const int64_t ranks = builder.layout().size(axis);
   const auto discrete = [&](const char* which, engine::Shape shape) {

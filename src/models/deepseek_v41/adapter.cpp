@@ -125,7 +125,7 @@ V41Model::V41Model(const ModelConfig& config, const ProgramOptions& options, std
   if (!config.text.engram_layer_ids.empty()) hasher.emplace(config.text, std::move(token_map));
 }
 
-engine::ValueMap V41Model::inputs(const data::MicroBatch& batch, at::ScalarType compute) const {
+ModelBatch V41Model::batch_of(const data::MicroBatch& batch) const {
   const int64_t tokens = static_cast<int64_t>(batch.input_ids.size());
   ModelBatch out;
   out.ids = tensor_of(batch.input_ids);
@@ -139,7 +139,11 @@ engine::ValueMap V41Model::inputs(const data::MicroBatch& batch, at::ScalarType 
   }
   if (const auto& vision = model.config.vision) add_images(batch, 3 * vision->patch_size * vision->patch_size, out);
   if (hasher) out.engram_rows = hash_tokens(*hasher, out.ids, out.image_mask.logical_or(out.padding), out.cu_seqlens).rows;
-  return prepare_inputs(model, out, compute);
+  return out;
+}
+
+engine::ValueMap V41Model::inputs(const data::MicroBatch& batch, at::ScalarType compute) const {
+  return prepare_inputs(model, batch_of(batch), compute);
 }
 
 std::map<std::string, double> V41Model::metrics(const std::vector<engine::ValueMap>& inputs) const {

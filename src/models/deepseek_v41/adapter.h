@@ -19,6 +19,7 @@ class V41Model : public Model {
 
   const engine::Program& program() const override { return model.program; }
   const engine::Layout& layout() const override { return model.options.layout; }
+  ModelBatch batch_of(const data::MicroBatch& batch) const;
   engine::ValueMap inputs(const data::MicroBatch& batch, at::ScalarType compute) const override;
   std::map<std::string, double> metrics(const std::vector<engine::ValueMap>& inputs) const override;
   std::map<std::string, std::string> timed_segments() const override;

@@ -88,14 +88,15 @@ class AttentionLayer {
     const ParameterId wkv = builder_.weight(prefix_ + "wkv.weight", {text_.head_dim, text_.hidden_size});
     const ParameterId norm = builder_.gain(prefix_ + "kv_norm.weight", text_.head_dim);
     window_kv_ = program_.value(layer_name(layer_) + ".window_kv", {"tokens", text_.head_dim});
-    program_.segment(name_ + ".kv", {x_, rope_.cos, rope_.sin}, {window_kv_}, {wkv, norm},
-                     [x = x_, rope = rope_, out = window_kv_, wkv, norm, eps = text_.rms_norm_eps,
-                      quantised = builder_.config.switches.cache_quantisation](SegmentRun& run) {
-                       const at::Tensor kv =
-                           kernels::rms_norm(engine::linear(run.read(x), run.weight(wkv)), run.parameter(norm), eps);
-                       const at::Tensor rotated = kernels::apply_rope(kv, table_of(run, rope));
-                       run.make(out, quantised ? kernels::fp8_window(rotated) : rotated);
-                     });
+    program_.segment(
+        name_ + ".kv", {x_, rope_.cos, rope_.sin}, {window_kv_}, {wkv, norm},
+        [x = x_, rope = rope_, out = window_kv_, wkv, norm, eps = text_.rms_norm_eps, name = layer_name(layer_) + ".window_kv",
+         quantised = builder_.config.switches.cache_quantisation](SegmentRun& run) {
+          const at::Tensor kv = kernels::rms_norm(engine::linear(run.read(x), run.weight(wkv)), run.parameter(norm), eps);
+          const at::Tensor rotated = kernels::apply_rope(kv, table_of(run, rope));
+          run.observe(name + ".unquantised", "tokens", [&] { return rotated; });
+          run.make(out, quantised ? kernels::fp8_window(rotated) : rotated);
+        });
   }
 
   // KV sources: latents of token groups, published after RoPE, and the index keys made from them.
@@ -122,35 +123,37 @@ class AttentionLayer {
     if (halo.valid()) reads.push_back(halo);
     const ValueId latent = program_.value(layer_name(layer_) + ".latent", {rows, hd});
     compressed_kv_ = program_.value(layer_name(layer_) + ".compressed_kv", {rows, hd});
-    program_.segment(
-        name_ + ".compress", reads, {latent, compressed_kv_}, parameters,
-        [=, members = groups_.tokens, out = compressed_kv_, ratio = ratio_, eps = text_.rms_norm_eps](SegmentRun& run) {
-          const at::Tensor input = halo.valid() ? with_received(run.read(inputs), run.read(halo)) : run.read(inputs);
-          const at::Tensor tokens = run.read(members).reshape({-1});
-          at::Tensor pooled;  // [groups, head_dim] in the model type
-          if (ratio > 1) {
-            const at::Tensor wide = kernels::to_math(kernels::gather_rows(input, tokens));
-            const at::Tensor u = engine::linear(wide, run.weight(wkv)).view({-1, ratio, hd});
-            const at::Tensor g = engine::linear(wide, run.weight(wgate)).view({-1, ratio, hd});
-            pooled = kernels::pool_groups(u, g).to(input.scalar_type());
-          } else {
-            pooled = engine::linear(kernels::gather_rows(input, tokens), run.weight(wkv));
-          }
-          const at::Tensor z = kernels::rms_norm(pooled, run.parameter(norm), eps);
-          const at::Tensor rotated = kernels::apply_rope(z, table_of(run, rope));
-          run.make(latent, z);
-          run.make(out, quantised ? kernels::fp4_kv(rotated) : rotated);
-        });
+    program_.segment(name_ + ".compress", reads, {latent, compressed_kv_}, parameters,
+                     [=, members = groups_.tokens, out = compressed_kv_, ratio = ratio_, layer = layer_,
+                      eps = text_.rms_norm_eps](SegmentRun& run) {
+                       const at::Tensor input = halo.valid() ? with_received(run.read(inputs), run.read(halo)) : run.read(inputs);
+                       const at::Tensor tokens = run.read(members).reshape({-1});
+                       at::Tensor pooled;  // [groups, head_dim] in the model type
+                       if (ratio > 1) {
+                         const at::Tensor wide = kernels::to_math(kernels::gather_rows(input, tokens));
+                         const at::Tensor u = engine::linear(wide, run.weight(wkv)).view({-1, ratio, hd});
+                         const at::Tensor g = engine::linear(wide, run.weight(wgate)).view({-1, ratio, hd});
+                         pooled = kernels::pool_groups(u, g).to(input.scalar_type());
+                       } else {
+                         pooled = engine::linear(kernels::gather_rows(input, tokens), run.weight(wkv));
+                       }
+                       const at::Tensor z = kernels::rms_norm(pooled, run.parameter(norm), eps);
+                       const at::Tensor rotated = kernels::apply_rope(z, table_of(run, rope));
+                       run.observe(layer_name(layer) + ".compressed_kv.unquantised", rows, [&] { return rotated; });
+                       run.make(latent, z);
+                       run.make(out, quantised ? kernels::fp4_kv(rotated) : rotated);
+                     });
 
     const ParameterId wk = builder_.weight(prefix_ + "indexer.wk.weight", {text_.index_head_dim, hd});
     const ParameterId k_norm = builder_.gain(prefix_ + "indexer.k_norm.weight", text_.index_head_dim);
     index_k_ = program_.choice(layer_name(layer_) + ".index_k", {rows, text_.index_head_dim});
     program_.segment(name_ + ".index_key", {latent, rope.cos, rope.sin}, {index_k_}, {wk, k_norm},
-                     [=, out = index_k_, eps = text_.rms_norm_eps](SegmentRun& run) {
+                     [=, out = index_k_, layer = layer_, eps = text_.rms_norm_eps](SegmentRun& run) {
                        at::NoGradGuard discrete;
                        const at::Tensor k =
                            kernels::rms_norm(engine::linear(run.read(latent), run.weight(wk)), run.parameter(k_norm), eps);
                        const at::Tensor rotated = kernels::apply_rope(k, table_of(run, rope));
+                       run.observe(layer_name(layer) + ".index_k.unquantised", rows, [&] { return rotated; });
                        run.make(out, quantised ? kernels::fp4_index(rotated) : rotated);
                      });
   }
@@ -219,7 +222,8 @@ class AttentionLayer {
           if (candidates.valid()) keep.blocks = std::min(blocks, (most + block_size - 1) / block_size);
           const kernels::IndexChoice choice = kernels::choose_groups(queries, run.read(keys), std::min(best, most), keep,
                                                                      pool.valid() ? run.read(pool) : at::Tensor(), chunk);
-          run.observe(layer_name(layer) + ".index_scores", [&] { return kernels::index_scores(queries, run.read(keys)); });
+          run.observe(layer_name(layer) + ".index_scores", "tokens",
+                      [&] { return kernels::index_scores(queries, run.read(keys)); });
           run.make(topk, choice.topk);
           if (candidates.valid())
             run.make(candidates, choice.candidates.defined() ? choice.candidates : at::empty({queries.q.size(0), 0}, at::kInt));

@@ -54,7 +54,7 @@ ValueId add_engram(ModelBuilder& builder, int64_t layer, ValueId streams) {
   const ParameterId k_weight = builder.leaf(prefix + "k_weight", {n, d}, Initialiser::fill(1.0));
   const ValueId closed = builder.inputs.closed, places = inputs.found;
   const ValueId shard = enter_shard(builder, name + ".streams", streams);
-  const ValueId out = program.value(name + ".out", {"shard", n, d});
+  const ValueId out = program.value(leaving_shard(builder, layer_name(layer) + ".engram_out"), {"shard", n, d});
   program.segment(
       name + ".write", {answer, places, shard, closed}, {out}, {wkv, q_weight, k_weight},
       [=, eps = text.rms_norm_eps](SegmentRun& run) {
@@ -63,7 +63,7 @@ ValueId add_engram(ModelBuilder& builder, int64_t layer, ValueId streams) {
         const at::Tensor key = kv.narrow(1, 0, n * d).view({-1, n, d}), value = kv.narrow(1, n * d, d);
         auto [gate, written] = kernels::engram_write(run.read(shard), key, value, run.parameter(q_weight),
                                                      run.parameter(k_weight), run.read(closed), eps);
-        run.observe(layer_name(layer) + ".engram_gate", [&gate = gate] { return gate; });
+        run.observe(layer_name(layer) + ".engram_gate", "shard", [&gate = gate] { return gate; });
         run.make(out, written);
       });
   return leave_shard(builder, layer_name(layer) + ".engram_out", out);

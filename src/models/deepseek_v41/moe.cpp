@@ -115,8 +115,8 @@ struct MoeLayer {
           run.make(sent, kernels::dispatch_rows(input, row_order, k));
           run.make(sent_weights, weights.reshape({-1}).index_select(0, row_order));
           run.count(layer_name(layer) + ".loads", loads_of(chosen, run.read(image), run.read(padding), experts));
-          run.observe(layer_name(layer) + ".router_scores", [&] { return scores; });
-          run.observe(layer_name(layer) + ".expert_weights", [&] { return weights; });
+          run.observe(layer_name(layer) + ".router_scores", "shard", [&] { return scores; });
+          run.observe(layer_name(layer) + ".expert_weights", "shard", [&] { return weights; });
         });
   }
 
@@ -203,7 +203,7 @@ ValueId add_moe(ModelBuilder& builder, int64_t layer, ValueId streams_x) {
   }
   const ValueId returned = moe.add_experts();
 
-  const ValueId out = program.value(moe.name + ".out", {"shard", moe.d});
+  const ValueId out = program.value(leaving_shard(builder, layer_name(layer) + ".ffn_out"), {"shard", moe.d});
   std::vector<ValueId> reads{x, returned, moe.order};
   std::vector<ParameterId> parameters{shared.w1, shared.w3, shared.w2};
   if (by_channel) {

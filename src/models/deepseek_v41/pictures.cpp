@@ -112,14 +112,7 @@ int Pictures::sender_of_patches(int dp_rank, int64_t receiver) const {
   return static_cast<int>(dp_rank * sample_ + receiver % sample_);
 }
 
-void Pictures::add_tower(const ModelInputs& in, at::ScalarType compute, engine::ValueMap& map) const {
-  add_patches(in, compute, map);
-  add_windows(in, map);
-}
-
-void Pictures::add_patches(const ModelInputs& in, at::ScalarType compute, engine::ValueMap& map) const {
-  const int64_t ranks = layout_.size("stage"), member = rank_ % members_;
-  // What goes out, by receiver and in order of pictures; neighbouring stretches in one.
+std::map<int64_t, std::vector<Pictures::Range>> Pictures::outgoing_patches() const {
   std::map<int64_t, std::vector<Range>> outgoing;
   for (const Picture& picture : pictures_) {
     if (picture.dp_rank != layout_.coordinate("dp")) continue;
@@ -130,10 +123,20 @@ void Pictures::add_patches(const ModelInputs& in, at::ScalarType compute, engine
                   outgoing[receiver].emplace_back(picture.first_patch + first, picture.first_patch + last);
               });
   }
+  return outgoing;
+}
+
+void Pictures::add_tower(const ModelInputs& in, at::ScalarType compute, engine::ValueMap& map) const {
+  add_patches(in, compute, map);
+  add_windows(in, map);
+}
+
+void Pictures::add_patches(const ModelInputs& in, at::ScalarType compute, engine::ValueMap& map) const {
+  const int64_t ranks = layout_.size("stage"), member = rank_ % members_;
   std::vector<int64_t> send(ranks, 0), receive(ranks, 0);
   std::vector<Range> stretches;
-  for (const auto& [receiver, of_receiver] : outgoing) {
-    for (const auto& [first, last] : of_receiver) {
+  for (const auto& [receiver, of_receiver] : outgoing_patches()) {
+    for (const auto& [first, last] : of_receiver) {  // neighbouring stretches in one
       send[receiver] += last - first;
       if (!stretches.empty() && stretches.back().second == first) {
         stretches.back().second = last;
@@ -276,6 +279,37 @@ void Pictures::add_spans(const ModelInputs& in, engine::ValueMap& map) const {
   map[in.spans.send_rows.index] = tensor_of(send);
   map[in.spans.receive_rows.index] = tensor_of(receive);
   map[in.span_index.index] = tensor_of(index);
+}
+
+void Pictures::add_held(std::map<std::string, HeldRows>& held) const {
+  const int64_t member = rank_ % members_;
+  std::vector<int64_t> patches, aligned, spans, sent;
+  const auto add = [](std::vector<int64_t>& rows, int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) rows.push_back(row);
+  };
+  int64_t first_patch = 0, first_aligned = 0, first_span = 0;  // of a picture among all
+  for (const Picture& picture : pictures_) {
+    if (&groups_[picture.group] == own_) {
+      for_parts(own_->patches, picture.group_patch, picture.patches(), [&](int64_t on, int64_t first, int64_t last) {
+        if (on == member) add(patches, first_patch + first, first_patch + last);
+      });
+      for_parts(own_->aligned, picture.group_aligned, picture.aligned(), [&](int64_t on, int64_t first, int64_t last) {
+        if (on != member) return;
+        add(aligned, first_aligned + first, first_aligned + last);
+        add(spans, first_span + picture.span_begin(first), first_span + picture.span_begin(last));
+      });
+    }
+    first_patch += picture.patches();
+    first_aligned += picture.aligned();
+    first_span += picture.span_begin(picture.aligned());
+  }
+  for (const auto& [receiver, stretches] : outgoing_patches()) {
+    for (const auto& [first, last] : stretches) add(sent, first, last);
+  }
+  held["patches"] = {"stage", std::move(patches)};
+  held["aligned"] = {"stage", std::move(aligned)};
+  held["span_tokens"] = {"stage", std::move(spans)};
+  held["patches.sent"] = {"sample", std::move(sent)};
 }
 
 }  // namespace hyperparallel::models::deepseek_v41

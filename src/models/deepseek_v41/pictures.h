@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,8 @@ class Pictures {
   void add_tower(const ModelInputs& in, at::ScalarType compute, engine::ValueMap& map) const;
   // What takes span tokens to the ranks that have their positions in their part of the tokens.
   void add_spans(const ModelInputs& in, engine::ValueMap& map) const;
+  // `patches`, `aligned`, `span_tokens` and `patches.sent` of held_rows (program.h).
+  void add_held(std::map<std::string, HeldRows>& held) const;
 
  private:
   struct Picture {
@@ -72,6 +75,8 @@ class Pictures {
   void for_parts(int64_t total, int64_t begin, int64_t count, const Visit& visit) const;
   Range part_of(int64_t total, int64_t member) const;
   int sender_of_patches(int dp_rank, int64_t receiver) const;
+  // What this rank sends, by receiver and in order of pictures: patches of its micro-batch.
+  std::map<int64_t, std::vector<Range>> outgoing_patches() const;
   void add_patches(const ModelInputs& in, at::ScalarType compute, engine::ValueMap& map) const;
   void add_windows(const ModelInputs& in, engine::ValueMap& map) const;
 

@@ -56,6 +56,20 @@ class Preparation {
     for (size_t i = 0; i < in_.engram.size(); ++i) add_engram(i);
   }
 
+  void add_held(std::map<std::string, HeldRows>& held) const {
+    held["tokens"] = {"cp", own_};
+    held["shard"] = {"sample", tokens_.shard()};
+    for (const auto& [ratio, groups] : in_.groups) {
+      std::vector<int64_t>& own = (held["groups." + std::to_string(ratio)] = {"cp", {}}).rows;
+      int64_t group = 0;
+      for (int64_t d = 0; d < tokens_.documents(); ++d) {
+        for (int64_t end = tokens_.border(d) + ratio; end <= tokens_.border(d + 1); end += ratio, ++group) {
+          if (shards_.owner(end - 1) == tokens_.cp_rank()) own.push_back(group);
+        }
+      }
+    }
+  }
+
  private:
   void put(engine::ValueId id, at::Tensor tensor) { (*map_)[id.index] = std::move(tensor); }
   void put(engine::ValueId id, const std::vector<int64_t>& values) { put(id, tensor_of(values)); }
@@ -275,6 +289,13 @@ engine::ValueMap prepare_inputs(const ModelProgram& model, const ModelBatch& bat
   }
   if (in.ids.valid()) Preparation(model, batch, compute, prefix).add_all(map);
   return map;
+}
+
+std::map<std::string, HeldRows> held_rows(const ModelProgram& model, const ModelBatch& batch) {
+  std::map<std::string, HeldRows> held;
+  if (model.inputs.patches.valid()) Pictures(*model.config.vision, model.options.layout, batch).add_held(held);
+  if (model.inputs.ids.valid()) Preparation(model, batch, at::kFloat, nullptr).add_held(held);
+  return held;
 }
 
 }  // namespace hyperparallel::models::deepseek_v41

@@ -110,4 +110,13 @@ ModelProgram build_vision_program(const ModelConfig& config, const ProgramOption
 engine::ValueMap prepare_inputs(const ModelProgram& model, const ModelBatch& batch, at::ScalarType compute,
                                 const Prefix* prefix = nullptr);
 
+// Which rows of a whole value a rank holds; the ranks of `axis` together have every row once.
+struct HeldRows {
+  std::string axis;
+  std::vector<int64_t> rows;
+};
+// By the symbol of the rows. `tokens`, `shard` and `patches.sent` count in the order of the micro-batch, `groups.RATIO` in that
+// of their tokens; `patches`, `aligned` and `span_tokens` in that of the pictures of all data-parallel ranks' micro-batches.
+std::map<std::string, HeldRows> held_rows(const ModelProgram& model, const ModelBatch& batch);
+
 }  // namespace hyperparallel::models::deepseek_v41

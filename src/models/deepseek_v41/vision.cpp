@@ -203,7 +203,7 @@ struct Tower {
           const at::Tensor rows = kernels::gather_rows(patches, run.read(unshuffle).reshape({-1}));  // zeros outside the grid
           const at::Tensor blocks =
               rows.view({-1, area, width}).transpose(1, 2).reshape({-1, width * area});  // channel-major, then 3x3
-          run.observe("vision.unshuffled", [&] { return blocks; });
+          run.observe("vision.unshuffled", "aligned", [&] { return blocks; });
           const at::Tensor hidden_rows = at::gelu(engine::linear(blocks, run.weight(w1)) + run.parameter(b1));
           run.make(out, engine::linear(hidden_rows, run.weight(w2)) + run.parameter(b2));
         });
