@@ -71,7 +71,7 @@ double run_rank(const Architecture& architecture, const RankRun& run, const Tens
   }
   parameters.masters_changed();
   engine::Executor executor(model->program(), parameters, run.groups);
-  executor.watch([&](const std::string& name, const at::Tensor& tensor) {
+  executor.watch([&](const std::string& name, const std::string&, const at::Tensor& tensor) {
     const std::lock_guard lock(mutex);
     into.shown[name] = tensor.detach().clone();
   });
