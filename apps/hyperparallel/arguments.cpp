@@ -17,4 +17,16 @@ bool parse_arguments(CLI::App& app, const std::vector<std::string>& arguments) {
   }
 }
 
+std::optional<std::string> take_option(std::vector<std::string>& arguments, const std::string& option, const char* what) {
+  for (auto it = arguments.begin(); it != arguments.end(); ++it) {
+    const bool joined = it->starts_with(option + "=");
+    if (!joined && *it != option) continue;
+    if (!joined && it + 1 == arguments.end()) throw UsageError("{}: expected {}", option, what);
+    const std::string value = joined ? it->substr(option.size() + 1) : it[1];
+    arguments.erase(it, it + (joined ? 1 : 2));
+    return value;
+  }
+  return {};
+}
+
 }  // namespace hyperparallel

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "arguments.h"
 #include "base/error.h"
 #include "dist/launch.h"
 #include "dist/mpi_comm.h"
@@ -40,24 +41,13 @@ void hand_on(int) {
 }  // namespace
 
 std::optional<int64_t> take_ranks(std::vector<std::string>& arguments) {
-  for (auto it = arguments.begin(); it != arguments.end(); ++it) {
-    std::string value;
-    if (it->starts_with("--ranks=")) {
-      value = it->substr(std::strlen("--ranks="));
-    } else if (*it == "--ranks" && it + 1 != arguments.end()) {
-      it = arguments.erase(it);
-      value = *it;
-    } else if (*it != "--ranks") {
-      continue;
-    }
-    arguments.erase(it);
-    int64_t ranks = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), ranks);
-    if (error != std::errc() || end != value.data() + value.size() || ranks < 1)
-      throw UsageError("--ranks: expected a number of 1 or more, found `{}`", value);
-    return ranks;
-  }
-  return {};
+  const auto value = take_option(arguments, "--ranks", "a number of 1 or more");
+  if (!value) return {};
+  int64_t ranks = 0;
+  const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), ranks);
+  if (error != std::errc() || end != value->data() + value->size() || ranks < 1)
+    throw UsageError("--ranks: expected a number of 1 or more, found `{}`", *value);
+  return ranks;
 }
 
 int run_local_ranks(int64_t ranks, const std::string& command, const std::vector<std::string>& arguments) {

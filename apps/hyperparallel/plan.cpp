@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "arguments.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "local_ranks.h"
@@ -17,19 +18,6 @@ constexpr const char* kUsage = "hyperparallel plan CONFIG [--ranks N] [--json] [
 // Takes a flag out of the arguments.
 bool take_flag(std::vector<std::string>& arguments, const std::string& flag) {
   return std::erase(arguments, flag) > 0;
-}
-
-// Takes `OPTION VALUE` or `OPTION=VALUE` out of the arguments; empty where there is none.
-std::string take_option(std::vector<std::string>& arguments, const std::string& option, const char* what) {
-  for (auto it = arguments.begin(); it != arguments.end(); ++it) {
-    const bool joined = it->starts_with(option + "=");
-    if (!joined && *it != option) continue;
-    if (!joined && it + 1 == arguments.end()) throw UsageError("{}: expected {}", option, what);
-    const std::string value = joined ? it->substr(option.size() + 1) : it[1];
-    arguments.erase(it, it + (joined ? 1 : 2));
-    return value;
-  }
-  return "";
 }
 
 models::Routing routing_of(const std::string& scenario) {
@@ -46,8 +34,8 @@ int plan_layout(const std::vector<std::string>& all_arguments) {
   std::vector<std::string> arguments = all_arguments;
   const int64_t ranks = take_ranks(arguments).value_or(1);
   const bool as_json = take_flag(arguments, "--json");
-  const std::string html = take_option(arguments, "--html", "the file to write");
-  const auto routing = routing_of(take_option(arguments, "--scenario", "balanced or worst"));
+  const std::string html = take_option(arguments, "--html", "the file to write").value_or("");
+  const auto routing = routing_of(take_option(arguments, "--scenario", "balanced or worst").value_or(""));
   const auto config = train::config_from_arguments(arguments, kUsage);
   if (!config) return 0;
   const plan::Plan plan = train::plan_of(*config, ranks, routing);

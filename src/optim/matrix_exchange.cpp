@@ -59,11 +59,6 @@ std::vector<Box> matrices_of(const std::vector<int64_t>& shape, const std::vecto
   return matrices;
 }
 
-// What goes between ranks for one wave: what came for the matrices of this rank, or for its parts, as one row of elements.
-struct MatrixExchange::Traffic {
-  std::optional<dist::Pending> pending;
-};
-
 MatrixExchange::MatrixExchange(std::vector<MatrixSource> sources, std::shared_ptr<dist::Group> group, int64_t wave_elements)
     : sources_(std::move(sources)), group_(std::move(group)), work_(group_->size(), 0) {
   const int64_t most = wave_elements * group_->size();
@@ -115,8 +110,7 @@ int MatrixExchange::sender(const Matrix& matrix, int holder) const {
 }
 
 // Sends this rank's parts to the owners of their matrices.
-MatrixExchange::Traffic MatrixExchange::launch(const Wave& wave, const std::vector<at::Tensor>& local,
-                                               const std::string& label) const {
+dist::Pending MatrixExchange::launch(const Wave& wave, const std::vector<at::Tensor>& local, const std::string& label) const {
   const int me = group_->rank(), ranks = group_->size();
   std::vector<std::vector<at::Tensor>> outgoing(ranks);
   std::vector<int64_t> send(ranks, 0), receive(ranks, 0);
@@ -138,14 +132,14 @@ MatrixExchange::Traffic MatrixExchange::launch(const Wave& wave, const std::vect
   }
   std::vector<at::Tensor> all;
   for (const auto& to_rank : outgoing) all.insert(all.end(), to_rank.begin(), to_rank.end());
-  return {group_->all_to_all(joined(all, options), send, receive, label + ".matrices")};
+  return group_->all_to_all(joined(all, options), send, receive, label + ".matrices");
 }
 
 // Puts the matrices of this rank together, transforms those of one shape at once, and sends the results back.
-MatrixExchange::Traffic MatrixExchange::compute(const Wave& wave, Traffic arrived, const std::vector<at::Tensor>& local,
-                                                const Transform& transform, const std::string& label) const {
+dist::Pending MatrixExchange::compute(const Wave& wave, dist::Pending parts, const std::vector<at::Tensor>& local,
+                                      const Transform& transform, const std::string& label) const {
   const int me = group_->rank(), ranks = group_->size();
-  const at::Tensor received = arrived.pending->wait();
+  const at::Tensor received = parts.wait();
   std::map<size_t, at::Tensor> whole;  // by matrix
   int64_t first = 0;
   for (int from = 0; from < ranks; ++from) {
@@ -189,14 +183,14 @@ MatrixExchange::Traffic MatrixExchange::compute(const Wave& wave, Traffic arrive
       }
     }
   }
-  return {group_->all_to_all(joined(all, received.options()), send, receive, label + ".results")};
+  return group_->all_to_all(joined(all, received.options()), send, receive, label + ".results");
 }
 
 // Files what came back under this rank's parts.
-void MatrixExchange::scatter(const Wave& wave, Traffic results, const std::vector<at::Tensor>& local,
+void MatrixExchange::scatter(const Wave& wave, dist::Pending results, const std::vector<at::Tensor>& local,
                              std::vector<at::Tensor>& out) const {
   const int me = group_->rank(), ranks = group_->size();
-  const at::Tensor received = results.pending->wait();
+  const at::Tensor received = results.wait();
   int64_t first = 0;
   for (int from = 0; from < ranks; ++from) {
     for (size_t i = wave.begin; i < wave.end; ++i) {
@@ -221,12 +215,12 @@ std::vector<at::Tensor> MatrixExchange::run(const std::vector<at::Tensor>& local
              fmt::join(local[i].sizes().vec(), ", "));
     out[i] = at::empty_like(local[i], at::MemoryFormat::Contiguous);
   }
-  std::optional<Traffic> coming, returning;
+  std::optional<dist::Pending> coming, returning;
   if (!waves_.empty()) coming = launch(waves_[0], local, label);
   for (size_t w = 0; w < waves_.size(); ++w) {
-    std::optional<Traffic> next;
+    std::optional<dist::Pending> next;
     if (w + 1 < waves_.size()) next = launch(waves_[w + 1], local, label);
-    Traffic results = compute(waves_[w], std::move(*coming), local, transform, label);
+    dist::Pending results = compute(waves_[w], std::move(*coming), local, transform, label);
     if (returning) scatter(waves_[w - 1], std::move(*returning), local, out);
     returning = std::move(results);
     coming = std::move(next);

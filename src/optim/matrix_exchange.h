@@ -52,14 +52,13 @@ class MatrixExchange {
   struct Wave {
     size_t begin, end;  // of matrices_
   };
-  struct Traffic;
   void assign_owners();
   std::vector<int> holders(const Matrix& matrix) const;
   int sender(const Matrix& matrix, int holder) const;
-  Traffic launch(const Wave& wave, const std::vector<at::Tensor>& local, const std::string& label) const;
-  Traffic compute(const Wave& wave, Traffic arrived, const std::vector<at::Tensor>& local, const Transform& transform,
-                  const std::string& label) const;
-  void scatter(const Wave& wave, Traffic results, const std::vector<at::Tensor>& local, std::vector<at::Tensor>& out) const;
+  dist::Pending launch(const Wave& wave, const std::vector<at::Tensor>& local, const std::string& label) const;
+  dist::Pending compute(const Wave& wave, dist::Pending parts, const std::vector<at::Tensor>& local, const Transform& transform,
+                        const std::string& label) const;
+  void scatter(const Wave& wave, dist::Pending results, const std::vector<at::Tensor>& local, std::vector<at::Tensor>& out) const;
 
   std::vector<MatrixSource> sources_;
   std::shared_ptr<dist::Group> group_;

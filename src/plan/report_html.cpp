@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/error.h"
+#include "base/page.h"
 #include "plan/page.h"
 #include "plan/plan.h"
 #include "plan/report_text.h"
@@ -114,15 +114,7 @@ std::string to_html(const Plan& plan, const std::string& title) {
                      {"memory", memory_data(plan)},
                      {"timeline", timeline_data(plan)},
                      {"collectives", collectives_data(plan)}};
-  std::string data = json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  // Inside a script element only `</` and `<!--` could end the text early.
-  for (size_t at = 0; (at = data.find('<', at)) != data.npos; at += 6) data.replace(at, 1, "\\u003c");
-  const size_t place = kPlanPage.find(kPlanPlaceholder);
-  HP_CHECK(place != kPlanPage.npos, "the plan's page has no `{}`", kPlanPlaceholder);
-  std::string page(kPlanPage.substr(0, place));
-  page += data;
-  page += kPlanPage.substr(place + kPlanPlaceholder.size());
-  return page;
+  return fill_page(kPlanPage, kPlanPlaceholder, json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 }  // namespace hyperparallel::plan

@@ -29,8 +29,9 @@ plan::Plan plan_of(const Config& config, int64_t ranks, models::Routing routing)
   request.program = &model->program();
   request.without_forward = architecture.parameters_without_forward();
   request.layout = options.layout;
-  request.symbols = architecture.symbol_sizes(options, config.train.local_batch_size * config.data.seq_len, /*patches=*/0, routing);
-  request.compute_bytes = config.train.dtype == Dtype::kBFloat16 ? 2 : config.train.dtype == Dtype::kFloat64 ? 8 : 4;
+  request.symbols =
+      architecture.symbol_sizes(options, config.train.local_batch_size * config.data.seq_len, /*patches=*/0, routing);
+  request.compute_bytes = static_cast<int64_t>(at::elementSize(scalar_type(config.train.dtype)));
   request.master_bytes = config.train.dtype == Dtype::kFloat64 ? 8 : 4;
   request.schedule = schedule_options(config, options.layout);
   request.part_of = [&](const std::string& parameter) { return architecture.part_of(parameter); };

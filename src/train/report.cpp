@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/page.h"
 #include "train/report_page.h"
 #include "train/report_picture.h"
 
@@ -318,14 +319,8 @@ Json report_data(const Path& output) {
 }
 
 std::filesystem::path write_report(const Path& output) {
-  std::string data = report_data(output).dump(-1, ' ', false, Json::error_handler_t::replace);
-  // Inside a script element only `</` and `<!--` could end the text early.
-  for (size_t at = 0; (at = data.find('<', at)) != data.npos; at += 6) data.replace(at, 1, "\\u003c");
-  const size_t place = kReportPage.find(kReportPlaceholder);
-  HP_CHECK(place != kReportPage.npos, "the report page has no `{}`", kReportPlaceholder);
-  std::string page(kReportPage.substr(0, place));
-  page += data;
-  page += kReportPage.substr(place + kReportPlaceholder.size());
+  const std::string page =
+      fill_page(kReportPage, kReportPlaceholder, report_data(output).dump(-1, ' ', false, Json::error_handler_t::replace));
   const Path path = output / "report.html";
   file::write(path, page);
   return path;

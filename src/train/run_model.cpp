@@ -30,6 +30,10 @@ models::ProgramOptions program_options(const Config& config, const engine::Layou
   return options;
 }
 
+at::ScalarType scalar_type(Dtype dtype) {
+  return dtype == Dtype::kBFloat16 ? at::kBFloat16 : dtype == Dtype::kFloat64 ? at::kDouble : at::kFloat;
+}
+
 engine::RecomputePolicy recompute_policy(const RecomputeSection& recompute) {
   engine::RecomputePolicy policy;
   policy.mode = recompute.mode == RecomputeMode::kNone   ? engine::RecomputePolicy::Mode::kNone
@@ -122,10 +126,8 @@ std::unique_ptr<RunModel> build_run_model(models::ArchitecturePtr architecture, 
 
 std::unique_ptr<RunModel> build_run_model(const Config& config, const data::Tokenizer& tokenizer, const Ranks& ranks) {
   check_tokenizer(config, tokenizer);
-  const auto compute = config.train.dtype == Dtype::kBFloat16  ? at::kBFloat16
-                       : config.train.dtype == Dtype::kFloat64 ? at::kDouble
-                                                               : at::kFloat;
-  return build_run_model(config.model.architecture, program_options(config, ranks.layout), compute, &tokenizer, ranks.groups);
+  return build_run_model(config.model.architecture, program_options(config, ranks.layout), scalar_type(config.train.dtype),
+                         &tokenizer, ranks.groups);
 }
 
 namespace {

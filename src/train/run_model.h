@@ -47,6 +47,7 @@ std::unique_ptr<RunModel> build_run_model(models::ArchitecturePtr architecture, 
 void set_up_libtorch(const TrainSection& train, int local_ranks = 1);
 
 models::ProgramOptions program_options(const Config& config, const engine::Layout& layout);
+at::ScalarType scalar_type(Dtype dtype);  // of computation
 engine::RecomputePolicy recompute_policy(const RecomputeSection& recompute);
 // Throws ConfigError for globs of the recompute policy that match nothing.
 std::vector<engine::Action> make_schedule(const engine::Program& program, const engine::ScheduleOptions& options);

@@ -33,6 +33,7 @@ Trainer::Trainer(const Config& config, dist::World* world)
   }
   engine::ScheduleOptions schedule = schedule_options(config, ranks_.layout);
   schedule_ = make_schedule(model_->program(), schedule);
+  accumulation_ = schedule.micro_batches;
   schedule.backward = false;
   schedule.micro_batches = 1;
   validation_schedule_ = make_schedule(model_->program(), schedule);
@@ -68,10 +69,6 @@ void Trainer::set_up_offload() {
   if (values > 0) model_->executor->offload_to(folder);
 }
 
-int64_t Trainer::accumulation() const {
-  return schedule_options(config_, ranks_.layout).micro_batches;
-}
-
 std::vector<optim::OptimizedParameter> Trainer::optimized_parameters() const {
   std::vector<optim::OptimizedParameter> parameters;
   for (engine::ParameterId id : trained_) {
@@ -95,7 +92,7 @@ Trainer::StepBatches Trainer::fetch() {
   trace::Scope scope("wait for data", "data");
   StepBatches result;
   const double begin = monotonic_seconds();
-  for (int64_t i = 0, count = accumulation(); i < count; ++i) {
+  for (int64_t i = 0; i < accumulation_; ++i) {
     result.batches.push_back(loader_->next().value());
     const data::MicroBatch& batch = result.batches.back();
     result.supervised += batch.supervised_tokens;
@@ -256,7 +253,7 @@ double Trainer::validate() {
   trace::Scope scope("validation", "validation");
   double sum = 0;
   int64_t supervised = 0;
-  const int64_t micro_batches = config_.validation.steps * accumulation();
+  const int64_t micro_batches = config_.validation.steps * accumulation_;
   for (int64_t done = 0; micro_batches == 0 || done < micro_batches; ++done) {
     const auto batch = validation_loader_->next();
     if (!batch) break;

@@ -94,7 +94,6 @@ class Trainer {
   std::string agreed_fault(const std::string& fault) const;
   void sum_loads();
   void set_up_offload();
-  int64_t accumulation() const;  // micro-batches of a rank in a step
   std::vector<optim::OptimizedParameter> optimized_parameters() const;
   void step();
   void add_totals(StepMetrics& metrics) const;
@@ -108,6 +107,7 @@ class Trainer {
   std::map<std::string, at::Tensor> loads_;                   // router loads of the step, of all ranks
   std::unique_ptr<data::Loader> loader_, validation_loader_;  // the latter only where there are validation files
   std::vector<engine::Action> schedule_, validation_schedule_;
+  int64_t accumulation_ = 1;  // micro-batches of a rank in a step
   std::vector<std::unique_ptr<TrainerCallback>> callbacks_;
   Progress progress_;
   std::string stop_reason_;

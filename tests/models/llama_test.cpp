@@ -54,11 +54,6 @@ struct RankRun {
   dist::Groups groups = dist::one_rank_groups();
 };
 
-at::Tensor in_box(at::Tensor whole, const Box& box) {
-  for (size_t d = 0; d < box.size.size(); ++d) whole = whole.narrow(static_cast<int64_t>(d), box.offset[d], box.size[d]);
-  return whole;
-}
-
 // Loss and gradients of the rank's batches; its owned rows of the gradients go into `into`, tensors of the whole shape.
 double run_rank(const Architecture& architecture, const RankRun& run, const Tensors& weights,
                 const std::vector<data::MicroBatch>& batches, double coefficient, Result& into, std::mutex& mutex) {
@@ -67,7 +62,7 @@ double run_rank(const Architecture& architecture, const RankRun& run, const Tens
                                     run.compute, run.options.layout);
   for (const engine::ParameterSpec& spec : parameters.specs()) {
     const engine::ParameterId id = parameters.find(spec.name);
-    parameters.master(id).copy_(in_box(weights.at(spec.name), parameters.placement(id).owned));
+    parameters.master(id).copy_(engine::narrow_to(weights.at(spec.name), parameters.placement(id).owned));
   }
   parameters.masters_changed();
   engine::Executor executor(model->program(), parameters, run.groups);
@@ -88,7 +83,7 @@ double run_rank(const Architecture& architecture, const RankRun& run, const Tens
   for (const engine::ParameterSpec& spec : parameters.specs()) {
     const engine::ParameterId id = parameters.find(spec.name);
     at::Tensor& whole = into.gradients.try_emplace(spec.name, at::full(spec.shape, NAN, at::kDouble)).first->second;
-    in_box(whole, parameters.placement(id).owned).copy_(parameters.gradient(id));
+    engine::narrow_to(whole, parameters.placement(id).owned).copy_(parameters.gradient(id));
   }
   return loss;
 }

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "dist/thread_comm.h"
+#include "engine/parameter.h"
 #include "golden.h"
 
 namespace hyperparallel::optim {
@@ -140,9 +141,8 @@ std::vector<Box> parts(const Case& c, int ranks, bool replicated) {
   if (replicated) boxes.push_back(boxes[0]);
   return boxes;
 }
-at::Tensor part_of(at::Tensor tensor, const Box& box) {
-  for (size_t d = 0; d < box.size.size(); ++d) tensor = tensor.narrow(static_cast<int64_t>(d), box.offset[d], box.size[d]);
-  return tensor.contiguous();
+at::Tensor part_of(const at::Tensor& tensor, const Box& box) {
+  return engine::narrow_to(tensor, box).contiguous();
 }
 
 TEST(MuonOverRanks, EveryRankGetsItsPartOfWhatOneRankComputes) {

@@ -42,11 +42,8 @@ struct Outcome : train::TrainerCallback {
     for (const engine::ParameterSpec& spec : store.specs()) {
       const engine::ParameterId id = store.find(spec.name);
       if (!store.gradient(id).defined()) continue;
-      at::Tensor place = found.gradients.try_emplace(spec.name, at::zeros(spec.shape, at::kDouble)).first->second;
-      const Box& owned = store.placement(id).owned;
-      for (size_t d = 0; d < owned.size.size(); ++d)
-        place = place.narrow(static_cast<int64_t>(d), owned.offset[d], owned.size[d]);
-      place.copy_(store.gradient(id));
+      const at::Tensor whole = found.gradients.try_emplace(spec.name, at::zeros(spec.shape, at::kDouble)).first->second;
+      engine::narrow_to(whole, store.placement(id).owned).copy_(store.gradient(id));
     }
   }
   void on_step_end(train::Trainer& trainer, train::StepMetrics& metrics) override {
