@@ -27,7 +27,7 @@ void report(benchmark::State& state) {
 
 void ours(benchmark::State& state) {
   const auto parameters = make_parameters();
-  AdamW optimizer(parameters, resolve_groups(parameters, {}, {}), {});
+  AdamW optimizer(parameters, std::vector<ParameterSettings>(parameters.size(), {Rule::kAdamW, 1, 0.1}), {});
   for (auto _ : state) optimizer.step(parameters, 1e-3, 0.5);
   report(state);
 }

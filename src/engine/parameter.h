@@ -33,12 +33,34 @@ struct Initialiser {
   static Initialiser from(std::vector<double> values) { return {Kind::kValues, 0.0, 0.0, std::move(values)}; }
 };
 
+// What an optimizer should know of a parameter beside its shape (optim/groups.h reads it).
+struct UpdateHint {
+  enum class Kind {
+    kVector,  // gains, biases, sinks, single vectors
+    kMatrix,  // a linear map, or a stack of them
+    kTable,   // a row for each word or n-gram
+  } kind = Kind::kVector;
+  bool decays = false;                   // takes part in weight decay
+  double lr_scale = 1;                   // of the published recipe
+  std::string block_name = {};           // kMatrix: what its rows are blocks of, "head" or "group"; empty: all rows are one
+  std::vector<int64_t> block_rows = {};  // of each block
+
+  static UpdateHint vector() { return {}; }
+  static UpdateHint gain() { return {Kind::kVector, true}; }
+  static UpdateHint matrix() { return {Kind::kMatrix, true}; }
+  static UpdateHint blocks(std::string name, std::vector<int64_t> rows) {
+    return {Kind::kMatrix, true, 1, std::move(name), std::move(rows)};
+  }
+  static UpdateHint table(double lr_scale = 1) { return {Kind::kTable, false, lr_scale}; }
+};
+
 struct ParameterSpec {
   std::string name;  // released name; stacked experts are `...ffn.experts.w1.weight` [experts, out, in]
   std::vector<int64_t> shape;
   ParameterUse use = ParameterUse::kWeight;
   bool keep_master_type = false;  // computes in the master type even when segments compute in BF16 (mHC, sinks, router biases)
   Initialiser initialiser = {};
+  UpdateHint update = {};
   // How it lies over the mesh (engine/layout.h).
   std::string cut_axis = {};  // "tp" or "ep": every rank of the axis has a part of `cut_dim`; empty: all have the whole
   int64_t cut_dim = 0;

@@ -8,13 +8,19 @@
 #pragma once
 
 #include "optim/groups.h"
+#include "optim/optimizer.h"
 
 namespace hyperparallel::optim {
 
+struct AdamWSettings {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-20;
+};
+
 class AdamW : public Optimizer {
  public:
-  // Moments of the parameters' dtype (FP32 or FP64), zero. `settings` has an entry for each parameter; its `optimizer` is not
-  // read.
+  // Moments of the parameters' dtype (FP32 or FP64), zero. `settings` has an entry for each parameter.
   AdamW(std::span<const OptimizedParameter> parameters, std::span<const ParameterSettings> settings, const AdamWSettings& adamw);
 
   void step(std::span<const OptimizedParameter> parameters, double lr, double coefficient) override;

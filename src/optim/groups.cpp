@@ -2,39 +2,60 @@
 
 #include "base/error.h"
 #include "base/glob.h"
-#include "optim/adamw.h"
 
 namespace hyperparallel::optim {
+namespace {
 
-std::vector<ParameterSettings> resolve_groups(std::span<const OptimizedParameter> parameters, const GroupDefaults& defaults,
+using Kind = engine::UpdateHint::Kind;
+
+ParameterSettings default_of(const engine::ParameterSpec& parameter, const GroupDefaults& defaults) {
+  if (!defaults.as_declared) return {Rule::kAdamW, 1, parameter.shape.size() >= 2 ? defaults.weight_decay : 0};
+  const engine::UpdateHint& hint = parameter.update;
+  const Rule rule = hint.kind == Kind::kMatrix ? Rule::kMuon : hint.kind == Kind::kTable ? Rule::kSinkhorn : Rule::kAdamW;
+  return {rule, hint.lr_scale, hint.decays ? defaults.weight_decay : 0};
+}
+
+void check(const engine::ParameterSpec& parameter, const ParameterSettings& settings, const std::string& match) {
+  const size_t dims = parameter.shape.size();
+  if (settings.rule == Rule::kMuon && dims < 2)
+    throw ConfigError("optimizer group `{}`: muon is for matrices, but {} has {} dimension", match, parameter.name, dims);
+  if (settings.rule == Rule::kSinkhorn && dims != 2)
+    throw ConfigError("optimizer group `{}`: sinkhorn is for tables of two dimensions, but {} has {}", match, parameter.name,
+                      dims);
+  if (settings.rule == Rule::kSinkhorn && settings.weight_decay != 0)
+    throw ConfigError("optimizer group `{}`: sinkhorn has no weight decay, but {} has {}", match, parameter.name,
+                      settings.weight_decay);
+}
+
+}  // namespace
+
+std::string to_string(Rule rule) {
+  return rule == Rule::kAdamW ? "adamw" : rule == Rule::kMuon ? "muon" : "sinkhorn";
+}
+
+std::vector<ParameterSettings> resolve_groups(std::span<const engine::ParameterSpec> parameters, const GroupDefaults& defaults,
                                               std::span<const GroupRule> rules) {
   std::vector<ParameterSettings> settings;
-  for (const OptimizedParameter& parameter : parameters) {
-    settings.push_back({defaults.optimizer, 1, parameter.value.dim() >= 2 ? defaults.weight_decay : 0});
-  }
+  for (const engine::ParameterSpec& parameter : parameters) settings.push_back(default_of(parameter, defaults));
+  std::vector<const GroupRule*> last(parameters.size());
   for (const GroupRule& rule : rules) {
     bool matched = false;
     for (size_t i = 0; i < parameters.size(); ++i) {
       if (!glob_matches(rule.match, parameters[i].name)) continue;
       matched = true;
-      settings[i].optimizer = rule.optimizer.value_or(settings[i].optimizer);
+      last[i] = &rule;
+      if (rule.rule == Rule::kSinkhorn) settings[i].weight_decay = 0;
+      settings[i].rule = rule.rule.value_or(settings[i].rule);
       settings[i].lr_scale = rule.lr_scale.value_or(settings[i].lr_scale);
       settings[i].weight_decay = rule.weight_decay.value_or(settings[i].weight_decay);
     }
     if (!matched)
       throw ConfigError("optimizer group `{}` matches none of the model's {} parameters", rule.match, parameters.size());
   }
-  return settings;
-}
-
-std::unique_ptr<Optimizer> make_optimizer(std::span<const OptimizedParameter> parameters,
-                                          std::span<const ParameterSettings> settings, const AdamWSettings& adamw) {
-  HP_CHECK(parameters.size() == settings.size(), "{} parameters, {} settings", parameters.size(), settings.size());
-  for (size_t i = 0; i < settings.size(); ++i) {
-    if (settings[i].optimizer == "adamw") continue;
-    throw ConfigError("parameter `{}` asks for the optimizer `{}`; accepted: adamw", parameters[i].name, settings[i].optimizer);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (last[i] != nullptr) check(parameters[i], settings[i], last[i]->match);
   }
-  return std::make_unique<AdamW>(parameters, settings, adamw);
+  return settings;
 }
 
 }  // namespace hyperparallel::optim

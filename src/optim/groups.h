@@ -1,48 +1,43 @@
-// Which optimizer, learning rate and weight decay each parameter gets: defaults, then rules by glob on names.
+// Which update rule, learning rate and weight decay each parameter gets: defaults, then rules by glob on names.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "optim/optimizer.h"
+#include "engine/parameter.h"
 
 namespace hyperparallel::optim {
 
-struct AdamWSettings {
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double eps = 1e-20;
-};
+enum class Rule { kAdamW, kMuon, kSinkhorn };
+std::string to_string(Rule rule);  // "adamw", "muon", "sinkhorn"
 
-// One entry of `optimizer.groups`. Rules are applied in order; each sets what it names, later ones win.
+// One entry of `optimizer.groups`. They are applied in order; each sets what it names, later ones win.
 struct GroupRule {
-  std::string match;                          // glob over the whole parameter name (base/glob.h)
-  std::optional<std::string> optimizer = {};  // by name; `adamw`
-  std::optional<double> lr_scale = {};        // factor on the scheduled learning rate
-  std::optional<double> weight_decay = {};    // decoupled: p *= 1 - lr * weight_decay
+  std::string match;  // glob over the whole parameter name (base/glob.h)
+  std::optional<Rule> rule = {};
+  std::optional<double> lr_scale = {};      // factor on the scheduled learning rate
+  std::optional<double> weight_decay = {};  // decoupled: p *= 1 - lr * weight_decay
 };
 
-// What a rule-less parameter gets: `optimizer`, lr_scale 1, `weight_decay` if it has two or more dimensions, else none.
+// What a parameter gets that no entry matches.
 struct GroupDefaults {
-  std::string optimizer = "adamw";
+  // false: AdamW for all, decay for two or more dimensions, lr_scale 1. true: what the parameter's adapter declares
+  // (engine::UpdateHint) - Muon for matrices, Sinkhorn balancing for tables, AdamW for the rest.
+  bool as_declared = false;
   double weight_decay = 0.1;
 };
 
 struct ParameterSettings {
-  std::string optimizer;
+  Rule rule = Rule::kAdamW;
   double lr_scale = 1;
   double weight_decay = 0;
 };
 
-// The settings of each parameter, in order. ConfigError for a rule that matches no parameter.
-std::vector<ParameterSettings> resolve_groups(std::span<const OptimizedParameter> parameters, const GroupDefaults& defaults,
+// The settings of each parameter, in order. Throws ConfigError for an entry that matches no parameter, Muon for one without two
+// dimensions, Sinkhorn balancing for other than two, or a decay with it (the rule has none).
+std::vector<ParameterSettings> resolve_groups(std::span<const engine::ParameterSpec> parameters, const GroupDefaults& defaults,
                                               std::span<const GroupRule> rules);
-
-// The optimizer of all `parameters` with their settings. ConfigError for an unknown optimizer name.
-std::unique_ptr<Optimizer> make_optimizer(std::span<const OptimizedParameter> parameters,
-                                          std::span<const ParameterSettings> settings, const AdamWSettings& adamw);
 
 }  // namespace hyperparallel::optim

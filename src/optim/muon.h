@@ -8,6 +8,7 @@
 #include "optim/groups.h"
 #include "optim/matrix_exchange.h"
 #include "optim/newton_schulz.h"
+#include "optim/optimizer.h"
 
 namespace hyperparallel::optim {
 

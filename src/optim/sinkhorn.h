@@ -14,6 +14,7 @@
 
 #include "dist/group.h"
 #include "optim/groups.h"
+#include "optim/optimizer.h"
 
 namespace hyperparallel::optim {
 

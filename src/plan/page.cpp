@@ -187,8 +187,8 @@ function draw_owners() {
   const kept = p => p.count * volume(p.owned.size);
   const rows = [...plan.parameters].sort((a, b) => kept(b) - kept(a)).map(p => [
     picture(p), p.name, p.part, p.count > 1 ? `${p.count} x` : "", p.shape.join(" x "), p.role, p.cut || "not cut", p.shard || "whole on all",
-    bytes(volume(p.owned.size) * 4), p.unit ? (p.trained ? p.summed || "shards alone" : "no gradient") : "no forward yet"]);
-  const heads = [["", ""], ["parameter", "name"], ["part"], ["layers", "n"], ["shape"], ["role"], ["cut"], ["shards"], ["rank 0 owns", "n"], ["gradient summed over"]];
+    bytes(volume(p.owned.size) * 4), p.unit ? (p.trained ? p.summed || "shards alone" : "no gradient") : "no forward yet", p.update]);
+  const heads = [["", ""], ["parameter", "name"], ["part"], ["layers", "n"], ["shape"], ["role"], ["cut"], ["shards"], ["rank 0 owns", "n"], ["gradient summed over"], ["update"]];
   const keep = 14;
   table(card, heads, rows.slice(0, keep));
   if (rows.length <= keep) return;

@@ -37,8 +37,10 @@ class Planner {
  private:
   void add_parameter(const ParameterSpec& spec, const std::string& unit, bool trained) {
     const engine::ParameterPlacement placement = engine::place(spec, r_.layout);
-    PlannedParameter p{spec.name, r_.part_of(spec.name), unit, spec.shape, spec.role,      "",
-                       "",        placement.part.size,   "",   trained,    placement.part, placement.owned};
+    PlannedParameter p{
+        spec.name, r_.part_of(spec.name), unit,           spec.shape, spec.role, "", "", placement.part.size, "", "",
+        trained,   placement.part,        placement.owned};
+    if (const auto update = r_.updates.find(spec.name); update != r_.updates.end()) p.update = update->second.name;
     if (!spec.cut_axis.empty()) p.cut = fmt::format("dim {} over {}", spec.cut_dim, spec.cut_axis);
     if (!placement.shard_rows.empty()) p.shard = fmt::format("dim {} over {}", placement.shard_dim, engine::shard_axis(spec));
     if (trained) {
@@ -57,7 +59,8 @@ class Planner {
         const int64_t elements = owned_elements(program_.parameters[i], layout);
         memory.parameters += elements * r_.master_bytes;
         if (program_.gets_gradient[i]) memory.gradients += elements * r_.master_bytes;
-        if (program_.parameters[i].use != engine::ParameterUse::kState) memory.optimizer += 2 * elements * r_.master_bytes;
+        const auto update = r_.updates.find(program_.parameters[i].name);
+        if (update != r_.updates.end()) memory.optimizer += update->second.state_tensors * elements * r_.master_bytes;
       }
       plan_.ranks.push_back(memory);
     }

@@ -2,7 +2,7 @@
 // value, computed from the program, the mesh and sizes alone; no tensor is made, so that it works for any model and any number of
 // ranks on one core.
 //
-// NOTE [What is exact]: parameters, gradients and optimizer state are exactly what a run holds (AdamW: two FP32 moments).
+// NOTE [What is exact]: parameters, gradients and optimizer state are exactly what a run holds.
 // The peak of a step is predicted: the schedule is replayed on bytes (plan/memory.h), with sizes of routing as the request's
 // symbols say, and what segments need inside as their footprints say.
 #pragma once
@@ -27,7 +27,8 @@ struct PlannedParameter {
   std::string shard;                 // "dim 0 over fsdp_shard"; empty: on every rank
   std::vector<int64_t> local_shape;  // what segments of rank 0 compute with
   std::string summed_over;           // axes that its gradient is summed over beside the shards
-  bool trained = true;               // gets gradient and optimizer state
+  std::string update;                // how its optimizer changes it; empty: none does
+  bool trained = true;               // gets a gradient
   Box computed = {}, owned = {};     // of the whole parameter: what rank 0 computes with, and what it owns of that
 };
 
@@ -85,6 +86,12 @@ struct Plan {
   std::map<std::string, int64_t> total_by_part() const;  // elements
 };
 
+// Of a parameter that has an optimizer.
+struct PlannedUpdate {
+  std::string name;           // for people
+  int64_t state_tensors = 0;  // of the parameter's shape
+};
+
 struct PlanRequest {
   const engine::Program* program = nullptr;                 // of rank 0
   std::vector<engine::ParameterSpec> without_forward = {};  // declared parameters that no segment uses yet
@@ -94,6 +101,7 @@ struct PlanRequest {
   int64_t compute_bytes = 4, master_bytes = 4;  // of an element
   engine::ScheduleOptions schedule;             // as of a run
   std::function<std::string(const std::string& parameter)> part_of = {};
+  std::map<std::string, PlannedUpdate> updates = {};  // by parameter
 };
 
 Plan make_plan(const PlanRequest& request);

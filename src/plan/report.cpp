@@ -23,18 +23,19 @@ std::string to_table(const Plan& plan) {
   text += fmt::format("\n\nParameters: {}\n", with_commas(plan.total()));
   for (const auto& [part, count] : plan.total_by_part()) text += fmt::format("  {:<22}{:>22}\n", part, with_commas(count));
 
-  text += fmt::format("\n{:<46}{:>6}  {:<12}{:<22}{:<22}{:<16}{:<24}{}\n", "who holds what", "count", "role", "whole",
-                      "of a rank", "cut", "shards", "gradient summed over");
+  text += fmt::format("\n{:<46}{:>6}  {:<12}{:<22}{:<22}{:<16}{:<24}{:<22}{}\n", "who holds what", "count", "role", "whole",
+                      "of a rank", "cut", "shards", "gradient summed over", "update");
   const auto key = [](const PlannedParameter& p) {
-    return fmt::format("{}|{}|{}|{}", without_numbers(p.name), fmt::join(p.shape, ","), p.cut, p.summed_over);
+    return fmt::format("{}|{}|{}|{}|{}", without_numbers(p.name), fmt::join(p.shape, ","), p.cut, p.summed_over, p.update);
   };
   for (const auto& [p, count] : grouped(plan.parameters, key)) {
-    text += fmt::format("{:<46}{:>6}  {:<12}{:<22}{:<22}{:<16}{:<24}{}\n", without_numbers(p->name), count, p->role,
+    text += fmt::format("{:<46}{:>6}  {:<12}{:<22}{:<22}{:<16}{:<24}{:<22}{}\n", without_numbers(p->name), count, p->role,
                         fmt::format("[{}]", fmt::join(p->shape, ", ")), fmt::format("[{}]", fmt::join(p->local_shape, ", ")),
                         p->cut.empty() ? "-" : p->cut, p->shard.empty() ? "-" : p->shard,
                         p->unit.empty() ? "(no forward yet)"
                         : p->trained    ? p->summed_over
-                                        : "(no gradient)");
+                                        : "(no gradient)",
+                        p->update);
   }
 
   const RankMemory& most = largest(plan);
@@ -71,6 +72,7 @@ std::string to_json(const Plan& plan) {
                     {"cut", p.cut},
                     {"shard", p.shard},
                     {"gradient_summed_over", p.summed_over},
+                    {"update", p.update},
                     {"trained", p.trained}});
   }
   for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {

@@ -51,7 +51,7 @@ Json box_data(const Box& box) {
 Json parameters_data(const Plan& plan) {
   Json list = Json::array();
   const auto key = [](const PlannedParameter& p) {
-    return fmt::format("{}|{}|{}|{}", without_numbers(p.name), fmt::join(p.shape, ","), p.cut, p.summed_over);
+    return fmt::format("{}|{}|{}|{}|{}", without_numbers(p.name), fmt::join(p.shape, ","), p.cut, p.summed_over, p.update);
   };
   for (const auto& [p, count] : grouped(plan.parameters, key)) {
     list.push_back({{"name", without_numbers(p->name)},
@@ -65,6 +65,7 @@ Json parameters_data(const Plan& plan) {
                     {"computed", box_data(p->computed)},
                     {"owned", box_data(p->owned)},
                     {"summed", p->summed_over},
+                    {"update", p->update},
                     {"trained", p->trained}});
   }
   return list;

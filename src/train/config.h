@@ -16,6 +16,7 @@
 
 #include "data/sample.h"
 #include "models/adapter/family.h"
+#include "optim/groups.h"
 #include "optim/schedule.h"
 
 namespace hyperparallel::train {
@@ -59,9 +60,13 @@ enum class RecomputeMode { kNone, kFull, kSelective };
 constexpr auto choices(RecomputeMode) {
   return std::array{"none", "full", "selective"};
 }
-enum class OptimizerName { kAdamW, kMuon, kSinkhorn, kSparseAdam };
+enum class OptimizerName { kAdamW, kMuon };
 constexpr auto choices(OptimizerName) {
-  return std::array{"adamw", "muon", "sinkhorn", "sparse_adam"};
+  return std::array{"adamw", "muon"};
+}
+using optim::Rule;
+constexpr auto choices(Rule) {
+  return std::array{"adamw", "muon", "sinkhorn"};
 }
 enum class Dtype { kFloat32, kBFloat16, kFloat64 };
 constexpr auto choices(Dtype) {
@@ -147,6 +152,7 @@ struct RecomputeSection {
 
 struct OptimizerGroup {
   std::string match;
+  std::optional<Rule> optimizer;
   std::optional<double> lr_scale;
   std::optional<double> weight_decay;
 };
@@ -164,12 +170,28 @@ struct ScheduleSection {
   int64_t decay_until = 0;  // 0: total_steps
 };
 
+struct MuonSection {
+  double momentum = 0.95;
+  double update_scale = 0.18;
+  bool head_wise = true;
+  Dtype dtype = Dtype::kFloat32;
+};
+
+struct SinkhornSection {
+  double momentum = 0.95;
+  double update_scale = 0.18;
+  int64_t steps = 11;
+  double threshold = 1e-3;
+};
+
 struct OptimizerSection {
   OptimizerName name = OptimizerName::kAdamW;
   double lr = 3e-4;
   std::vector<double> betas = {0.9, 0.95};
   double eps = 1e-20;
   double weight_decay = 0.1;
+  MuonSection muon;
+  SinkhornSection sinkhorn;
   std::vector<OptimizerGroup> groups;
   ScheduleSection schedule;
   double max_norm = 1.0;

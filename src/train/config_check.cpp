@@ -17,6 +17,10 @@ class Checker {
     if (c_.optimizer.betas.size() != 2) {
       complain("optimizer.betas", fmt::format("expected two numbers, found {}", c_.optimizer.betas.size()));
     }
+    if (c_.optimizer.muon.dtype == Dtype::kFloat64) {
+      complain("optimizer.muon.dtype",
+               "expected float32 or bfloat16, found float64; with train.dtype float64 it is float64 anyway");
+    }
     if (c_.recompute.mode == RecomputeMode::kSelective && c_.recompute.keep.empty()) {
       complain("recompute.keep", "is required with recompute.mode selective");
     }
@@ -80,9 +84,6 @@ class Checker {
         {"cross_entropy", k.cross_entropy}, {"linear", k.linear}};
     for (const auto& [name, kernel] : kernels) {
       if (kernel != Kernel::kReference) unfinished(fmt::format("kernels.{}", name), "fused", "reference");
-    }
-    if (c_.optimizer.name != OptimizerName::kAdamW) {
-      unfinished("optimizer.name", choices(c_.optimizer.name)[static_cast<size_t>(c_.optimizer.name)], "adamw");
     }
     if (c_.data.allow_http) unfinished("data.allow_http", "true", "false");
     const std::string& storage = c_.model.switches.engram_storage;

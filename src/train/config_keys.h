@@ -152,6 +152,7 @@ void visit_keys(V& visit, C& c) {
 template <class V, Is<OptimizerGroup> C>
 void visit_keys(V& visit, C& c) {
   visit("match", c.match, any(), "glob of parameter names; later groups win");
+  visit("optimizer", c.optimizer, any(), "update rule of these parameters: `muon` for matrices, `sinkhorn` for tables");
   visit("lr_scale", c.lr_scale, at_least(0), "factor of the learning rate");
   visit("weight_decay", c.weight_decay, at_least(0), "instead of optimizer.weight_decay");
 }
@@ -173,15 +174,36 @@ void visit_keys(V& visit, C& c) {
   visit("decay_until", c.decay_until, at_least(0, "steps"), "`wsd_*`: step that reaches min_lr; 0: total_steps");
 }
 
+template <class V, Is<MuonSection> C>
+void visit_keys(V& visit, C& c) {
+  visit("momentum", c.momentum, Accept{{.min = 0, .max = 0.99999}}, "decay of the sum of gradients");
+  visit("update_scale", c.update_scale, at_least(0), "root mean square of an update of full rank, in learning rates");
+  visit("head_wise", c.head_wise, any(),
+        "matrices whose rows are heads or groups are updated one by one, as the model declares; false: as a whole");
+  visit("dtype", c.dtype, any(), "of the Newton-Schulz products; bfloat16 errs by about 2 % of an update");
+}
+
+template <class V, Is<SinkhornSection> C>
+void visit_keys(V& visit, C& c) {
+  visit("momentum", c.momentum, Accept{{.min = 0, .max = 0.99999}}, "decay of the mean of gradients");
+  visit("update_scale", c.update_scale, at_least(0), "root mean square of an update, in learning rates");
+  visit("steps", c.steps, between(1, 1000, "divisions"), "divisions of rows and columns in turn, rows first");
+  visit("threshold", c.threshold, at_least(0), "rows stand still whose norm is at most this part of the mean");
+}
+
 template <class V, Is<OptimizerSection> C>
 void visit_keys(V& visit, C& c) {
-  visit("name", c.name, any(), "update rule; in this version `adamw` alone");
+  visit("name", c.name, any(),
+        "`adamw` for all parameters; `muon`: the mix that the model declares - Muon for matrices, Sinkhorn balancing for tables, "
+        "AdamW for the rest");
   visit("lr", c.lr, at_least(0), "base learning rate");
   visit("betas", c.betas, Accept{{.min = 0, .max = 0.99999}}, "decay of the two moments");
   visit("eps", c.eps, at_least(0), "added to the root of the second moment");
   visit("weight_decay", c.weight_decay, at_least(0),
-        "decoupled decay of parameters with two or more dimensions; others have none");
-  visit("groups", c.groups, any(), "other settings for some parameters: {match, lr_scale, weight_decay}");
+        "decoupled decay: with `adamw` of parameters with two or more dimensions, with `muon` of matrices and gains");
+  visit.section("muon", c.muon, "of parameters under Muon");
+  visit.section("sinkhorn", c.sinkhorn, "of parameters under Sinkhorn balancing");
+  visit("groups", c.groups, any(), "other settings for some parameters: {match, optimizer, lr_scale, weight_decay}");
   visit("max_norm", c.max_norm, at_least(0), "global gradient norm above which gradients are scaled down; 0: never");
   visit("router_bias_rate", c.router_bias_rate, at_least(0), "change of a router bias per step");
   visit.section("schedule", c.schedule, "learning rate over the steps");

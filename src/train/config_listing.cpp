@@ -35,9 +35,6 @@ std::string type_of(const int64_t&, const Accept& accept) {
 std::string type_of(const double&, const Accept& accept) {
   return with_range("number", accept);
 }
-std::string type_of(const std::optional<double>&, const Accept& accept) {
-  return with_range("number", accept);
-}
 std::string type_of(const bool&, const Accept&) {
   return "true or false";
 }
@@ -61,15 +58,16 @@ template <class T>
 requires std::is_enum_v<T> std::string type_of(const T& value, const Accept&) {
   return fmt::format("{}", fmt::join(choices(value), ", "));
 }
+template <class T>
+std::string type_of(const std::optional<T>&, const Accept& accept) {
+  return type_of(T{}, accept);
+}
 
 std::string value_of(const int64_t& value) {
   return fmt::format("{}", value);
 }
 std::string value_of(const double& value) {
   return fmt::format("{}", value);
-}
-std::string value_of(const std::optional<double>& value) {
-  return value ? value_of(*value) : "null";
 }
 std::string value_of(const bool& value) {
   return value ? "true" : "false";
@@ -83,6 +81,10 @@ std::string value_of(const Path& value) {
 template <class T>
 requires std::is_enum_v<T> std::string value_of(const T& value) {
   return choices(value)[static_cast<size_t>(value)];
+}
+template <class T>
+std::string value_of(const std::optional<T>& value) {
+  return value ? value_of(*value) : "null";
 }
 template <class T>
 std::string value_of(const std::vector<T>& values);

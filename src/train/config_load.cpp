@@ -53,9 +53,6 @@ class FieldReader {
 
   void read(const Node& node, int64_t& field) const { store(yaml::to_integer(node, problems_, accept_.range), field); }
   void read(const Node& node, double& field) const { store(yaml::to_number(node, problems_, accept_.range), field); }
-  void read(const Node& node, std::optional<double>& field) const {
-    store(yaml::to_number(node, problems_, accept_.range), field);
-  }
   void read(const Node& node, bool& field) const { store(yaml::to_boolean(node, problems_), field); }
   void read(const Node& node, std::string& field) const { store(yaml::to_text(node, problems_), field); }
   void read(const Node& node, Path& field) const {
@@ -74,6 +71,14 @@ class FieldReader {
     } else {
       problems_.error(node.complaint(fmt::format("expected {}, found {}", fmt::join(names, ", "), node.found())));
     }
+  }
+
+  template <class T>
+  void read(const Node& node, std::optional<T>& field) const {
+    const size_t mistakes = problems_.errors().size();
+    T value{};
+    read(node, value);
+    if (problems_.errors().size() == mistakes) field = value;
   }
 
   template <class T>

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "train/ranks.h"
 #include "train/run_model.h"
+#include "train/update_rules.h"
 
 namespace hyperparallel::train {
 
@@ -35,6 +36,12 @@ plan::Plan plan_of(const Config& config, int64_t ranks, models::Routing routing)
   request.master_bytes = config.train.dtype == Dtype::kFloat64 ? 8 : 4;
   request.schedule = schedule_options(config, options.layout);
   request.part_of = [&](const std::string& parameter) { return architecture.part_of(parameter); };
+  const auto optimized = optimized_specs(request.program->parameters);
+  const auto settings = parameter_settings(config, optimized);
+  for (size_t i = 0; i < optimized.size(); ++i) {
+    request.updates[optimized[i].name] = {optim::describe(optimized[i], settings[i], rule_settings(config)),
+                                          optim::state_tensors(settings[i].rule)};
+  }
   return plan::make_plan(request);
 }
 

@@ -9,9 +9,9 @@
 #include "base/trace.h"
 #include "engine/memory.h"
 #include "optim/clip.h"
-#include "optim/groups.h"
 #include "train/layout_plan.h"
 #include "train/router_balance.h"
+#include "train/update_rules.h"
 
 namespace hyperparallel::train {
 // The micro-batches of one step.
@@ -38,17 +38,10 @@ Trainer::Trainer(const Config& config, dist::World* world)
   schedule.micro_batches = 1;
   validation_schedule_ = make_schedule(model_->program(), schedule);
 
-  for (const engine::ParameterSpec& spec : model_->parameters->specs()) {
-    const engine::ParameterId id = model_->parameters->find(spec.name);
-    if (spec.use != engine::ParameterUse::kState) trained_.push_back(id);
-  }
-  std::vector<optim::GroupRule> rules;
-  for (const OptimizerGroup& group : config.optimizer.groups)
-    rules.push_back({group.match, {}, group.lr_scale, group.weight_decay});
-  const auto parameters = optimized_parameters();
-  const auto settings = optim::resolve_groups(parameters, {"adamw", config.optimizer.weight_decay}, rules);
-  optimizer_ = optim::make_optimizer(parameters, settings,
-                                     {config.optimizer.betas.at(0), config.optimizer.betas.at(1), config.optimizer.eps});
+  const std::vector<engine::ParameterSpec> optimized = optimized_specs(model_->parameters->specs());
+  for (const engine::ParameterSpec& spec : optimized) trained_.push_back(model_->parameters->find(spec.name));
+  optimizer_ = std::make_unique<optim::MixedOptimizer>(optimized_parameters(), optimized, parameter_settings(config, optimized),
+                                                       rule_settings(config), ranks_.layout, ranks_.groups.at("world"));
   for (const auto& [metric, segments] : model_->model->timed_segments()) {
     clocks_[metric] = std::make_unique<engine::SegmentClock>(model_->program(), segments);
     model_->executor->add_observer(*clocks_[metric]);
@@ -246,6 +239,7 @@ void Trainer::add_totals(StepMetrics& metrics) const {
       100 - 100 * static_cast<double>(metrics.supervised_tokens) / static_cast<double>(std::max<int64_t>(1, metrics.tokens));
   metrics.extra["train/skipped_steps"] = static_cast<double>(progress_.skipped_steps);
   for (const auto& [metric, clock] : clocks_) metrics.extra[metric] = clock->take();
+  for (const auto& [rule, seconds] : optimizer_->seconds()) metrics.extra[fmt::format("optimizer/{}(s)", rule)] = seconds;
 }
 
 double Trainer::validate() {

@@ -17,7 +17,7 @@
 #include "engine/ledger_check.h"
 #include "engine/segment_clock.h"
 #include "optim/clip.h"
-#include "optim/optimizer.h"
+#include "optim/mix.h"
 #include "train/config.h"
 #include "train/metrics.h"
 #include "train/run_model.h"
@@ -102,7 +102,7 @@ class Trainer {
   Ranks ranks_;
   data::Tokenizer tokenizer_;
   std::unique_ptr<RunModel> model_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<optim::MixedOptimizer> optimizer_;
   std::vector<engine::ParameterId> trained_;                  // the optimizer's parameters, in its order
   std::map<std::string, at::Tensor> loads_;                   // router loads of the step, of all ranks
   std::unique_ptr<data::Loader> loader_, validation_loader_;  // the latter only where there are validation files

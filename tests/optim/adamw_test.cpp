@@ -18,7 +18,7 @@ TEST_P(GoldenAdamW, FourStepsHold) {
   for (const auto& [name, golden] : cases.items()) {
     auto fixture = [&](const std::string& key) { return tensors.at(name + "/" + key); };
     std::vector<OptimizedParameter> parameters = {{name, fixture("param.0").to(GetParam()), {}}};
-    const std::vector<ParameterSettings> settings = {{"adamw", 1, golden.at("weight_decay")}};
+    const std::vector<ParameterSettings> settings = {{Rule::kAdamW, 1, golden.at("weight_decay")}};
     AdamW optimizer(parameters, settings, {golden.at("betas")[0], golden.at("betas")[1], golden.at("eps")});
     for (int t = 1; t <= 4; ++t) {
       const std::string step = "." + std::to_string(t);
@@ -53,7 +53,10 @@ void run_steps(std::vector<OptimizedParameter>& parameters, Optimizer& optimizer
 }
 
 std::unique_ptr<Optimizer> optimizer_of(const std::vector<OptimizedParameter>& parameters) {
-  return make_optimizer(parameters, resolve_groups(parameters, {}, {}), {});
+  std::vector<ParameterSettings> settings;
+  for (const OptimizedParameter& parameter : parameters)
+    settings.push_back({Rule::kAdamW, 1, parameter.value.dim() > 1 ? 0.1 : 0});
+  return std::make_unique<AdamW>(parameters, settings, AdamWSettings{});
 }
 
 TEST(AdamW, BitsDoNotDependOnTheThreadCount) {
@@ -140,26 +143,6 @@ TEST(AdamW, StateThatDoesNotFitIsRefusedByName) {
   state = optimizer->state();
   state.pop_back();
   expect_refusal(state, "layers.0.idle.step");
-}
-
-TEST(Groups, MatricesDecayAndRulesOverrideInOrder) {
-  const auto parameters = some_parameters();
-  const std::vector<GroupRule> rules = {{.match = "layers.*", .lr_scale = 2.0},
-                                        {.match = "*.gain", .lr_scale = 0.5, .weight_decay = 0.3}};
-  const auto settings = resolve_groups(parameters, {.optimizer = "adamw", .weight_decay = 0.1}, rules);
-  EXPECT_EQ(settings[0].weight_decay, 0.1);
-  EXPECT_EQ(settings[0].lr_scale, 2.0);
-  EXPECT_EQ(settings[1].weight_decay, 0.3);
-  EXPECT_EQ(settings[1].lr_scale, 0.5);
-  EXPECT_EQ(resolve_groups(parameters, {}, {})[1].weight_decay, 0);
-}
-
-TEST(Groups, RuleThatMatchesNothingAndUnknownOptimizerAreErrors) {
-  const auto parameters = some_parameters();
-  const std::vector<GroupRule> nothing = {{.match = "layer.*"}};
-  EXPECT_THROW(resolve_groups(parameters, {}, nothing), ConfigError);
-  EXPECT_THROW(make_optimizer(parameters, resolve_groups(parameters, {.optimizer = "adam", .weight_decay = 0}, {}), {}),
-               ConfigError);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ TEST_P(GoldenMuon, FourStepsHold) {
     const auto fixture = [&](const std::string& key) { return tensors.at(name + "/" + key); };
     std::vector<OptimizedParameter> parameters = {{name, fixture("param.0").to(GetParam()), {}}};
     const std::vector<int64_t> shape = parameters[0].value.sizes().vec();
-    const std::vector<ParameterSettings> settings = {{"muon", 1, golden.at("weight_decay")}};
+    const std::vector<ParameterSettings> settings = {{Rule::kMuon, 1, golden.at("weight_decay")}};
     Muon optimizer(parameters, settings, settings_of(all, golden),
                    {{{whole(shape)}, matrices_of(shape, blocks_of(name, golden.at("slices")))}}, dist::self_group());
     const double limit = name == "rank3" ? 1e-10 : 1e-11;
@@ -97,7 +97,7 @@ TEST(NewtonSchulz, InBfloat16StaysWithinItsStatedError) {
     settings.compute = at::kBFloat16;
     std::vector<OptimizedParameter> parameters = {{name, tensors.at(name + "/param.0").clone(), {}}};
     const std::vector<int64_t> shape = parameters[0].value.sizes().vec();
-    const std::vector<ParameterSettings> rates = {{"muon", 1, 0}};
+    const std::vector<ParameterSettings> rates = {{Rule::kMuon, 1, 0}};
     Muon optimizer(parameters, rates, settings, {{{whole(shape)}, matrices_of(shape)}}, dist::self_group());
     for (int t = 1; t <= 4; ++t) {
       parameters[0].gradient = tensors.at(name + "/grad." + std::to_string(t));
@@ -153,7 +153,7 @@ TEST(MuonOverRanks, EveryRankGetsItsPartOfWhatOneRankComputes) {
     std::vector<MatrixSource> sources;
     for (size_t i = 0; i < cases().size(); ++i) {
       parameters.push_back({std::to_string(i), values(cases()[i], 0), values(cases()[i], 1)});
-      settings.push_back({"muon", 1 + static_cast<double>(i), 0.1});
+      settings.push_back({Rule::kMuon, 1 + static_cast<double>(i), 0.1});
       sources.push_back({{whole(cases()[i].shape)}, matrices_of(cases()[i].shape, cases()[i].rows)});
     }
     parameters[4].gradient = at::Tensor();  // no gradient, on no rank
@@ -176,7 +176,7 @@ TEST(MuonOverRanks, EveryRankGetsItsPartOfWhatOneRankComputes) {
             const std::vector<Box> owned = parts(cases()[i], ranks, replicated);
             const Box& own = owned[world.rank()];
             parameters.push_back({std::to_string(i), part_of(values(cases()[i], 0), own), part_of(values(cases()[i], 1), own)});
-            settings.push_back({"muon", 1 + static_cast<double>(i), 0.1});
+            settings.push_back({Rule::kMuon, 1 + static_cast<double>(i), 0.1});
             sources.push_back({owned, matrices_of(cases()[i].shape, cases()[i].rows)});
           }
           parameters[4].gradient = at::Tensor();

@@ -22,7 +22,7 @@ TEST_P(GoldenSinkhorn, FourStepsHold) {
   for (const auto& [name, golden] : golden_json("sinkhorn.json").at("cases").items()) {
     const auto fixture = [&](const std::string& key) { return tensors.at(name + "/" + key); };
     std::vector<OptimizedParameter> parameters = {{name, fixture("param.0").to(GetParam()), {}}};
-    const std::vector<ParameterSettings> settings = {{"sinkhorn", golden.at("lr_multiplier"), 0}};
+    const std::vector<ParameterSettings> settings = {{Rule::kSinkhorn, golden.at("lr_multiplier"), 0}};
     Sinkhorn optimizer(parameters, settings, settings_of(golden), {{golden.at("logical_rows"), true}}, dist::self_group());
     for (int t = 1; t <= 4; ++t) {
       const std::string step = "." + std::to_string(t);
@@ -59,7 +59,7 @@ TEST(Sinkhorn, TheGoldenVectorsHold) {
     const at::Tensor n = at::stack(parts);
     // From M = 0 the first step has N = (1 - momentum) (1 + momentum) G: its scale does not matter.
     std::vector<OptimizedParameter> parameters = {{"table", at::zeros_like(n), n}};
-    const std::vector<ParameterSettings> settings = {{"sinkhorn", 1, 0}};
+    const std::vector<ParameterSettings> settings = {{Rule::kSinkhorn, 1, 0}};
     Sinkhorn optimizer(parameters, settings, {.momentum = 0.0}, {{n.size(0), true}}, dist::self_group());
     optimizer.step(parameters, 1 / 0.18, 1);
     for (size_t row = 0; row < rows.size(); ++row) {
@@ -86,7 +86,7 @@ TEST(SinkhornOverRanks, RowShardsMoveAsTheWholeTablesDo) {
     const auto own = [&](const std::string& key) { return fixture(key).narrow(0, first, shards[shard]).to(at::kDouble).clone(); };
     const at::Tensor others = other.narrow(0, 0, shard == 0 ? 7 : 0).contiguous();
     std::vector<OptimizedParameter> parameters = {{"table", own("param.0"), {}}, {"other", at::zeros_like(others), others}};
-    const std::vector<ParameterSettings> settings = {{"sinkhorn", golden.at("lr_multiplier"), 0}, {"sinkhorn", 1, 0}};
+    const std::vector<ParameterSettings> settings = {{Rule::kSinkhorn, golden.at("lr_multiplier"), 0}, {Rule::kSinkhorn, 1, 0}};
     const bool is_primary = world.rank() < 3;
     Sinkhorn optimizer(parameters, settings, settings_of(golden), {{golden.at("logical_rows"), is_primary}, {7, is_primary}},
                        group);

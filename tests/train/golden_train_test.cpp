@@ -7,10 +7,11 @@
 #include "checkpoint/safetensors.h"
 #include "engine/schedule.h"
 #include "kernels/moe/op.h"
+#include "optim/adamw.h"
 #include "optim/clip.h"
-#include "optim/groups.h"
 #include "train/case_model.h"
 #include "train/router_balance.h"
+#include "train/update_rules.h"
 
 namespace hyperparallel::train {
 namespace {
@@ -87,8 +88,8 @@ TEST_P(FiveSteps, LossNormAndParametersEqualTheFixture) {
     for (engine::ParameterId id : trained) list.push_back({store.spec(id).name, store.master(id), store.gradient(id)});
     return list;
   };
-  const auto settings = optim::resolve_groups(parameters(), {"adamw", 0.1}, {});
-  const auto optimizer = optim::make_optimizer(parameters(), settings, {0.9, 0.95, 1e-8});
+  const auto settings = optim::resolve_groups(optimized_specs(store.specs()), {.weight_decay = 0.1}, {});
+  const auto optimizer = std::make_unique<optim::AdamW>(parameters(), settings, optim::AdamWSettings{0.9, 0.95, 1e-8});
   engine::ScheduleOptions options;
   options.micro_batches = 2;
   const auto schedule = engine::build_schedule(run.model->program, options);

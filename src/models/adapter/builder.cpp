@@ -16,6 +16,7 @@ using engine::Initialiser;
 using engine::ParameterId;
 using engine::ParameterUse;
 using engine::SegmentRun;
+using engine::UpdateHint;
 using engine::ValueId;
 using engine::ValueKind;
 using engine::VocabularyPart;
@@ -82,17 +83,18 @@ void DecoderBuilder::check_overrides() {
   if (!mistakes_.empty()) throw ConfigError("parallel.plan_overrides: {}", fmt::join(mistakes_, "\nparallel.plan_overrides: "));
 }
 
-ParameterId DecoderBuilder::weight(const std::string& name, std::vector<int64_t> shape, const Cut& cut) {
-  return parameter({name, std::move(shape), ParameterUse::kWeight, false, Initialiser::normal(std())}, cut);
+ParameterId DecoderBuilder::weight(const std::string& name, std::vector<int64_t> shape, const Cut& cut, UpdateHint update) {
+  return parameter({name, std::move(shape), ParameterUse::kWeight, false, Initialiser::normal(std()), std::move(update)}, cut);
 }
-ParameterId DecoderBuilder::leaf(const std::string& name, std::vector<int64_t> shape, Initialiser start) {
-  return parameter({name, std::move(shape), ParameterUse::kLeaf, false, std::move(start)});
+ParameterId DecoderBuilder::leaf(const std::string& name, std::vector<int64_t> shape, Initialiser start, UpdateHint update) {
+  return parameter({name, std::move(shape), ParameterUse::kLeaf, false, std::move(start), std::move(update)});
 }
-ParameterId DecoderBuilder::master_leaf(const std::string& name, std::vector<int64_t> shape, Initialiser start, const Cut& cut) {
-  return parameter({name, std::move(shape), ParameterUse::kLeaf, true, std::move(start)}, cut);
+ParameterId DecoderBuilder::master_leaf(const std::string& name, std::vector<int64_t> shape, Initialiser start, UpdateHint update,
+                                        const Cut& cut) {
+  return parameter({name, std::move(shape), ParameterUse::kLeaf, true, std::move(start), std::move(update)}, cut);
 }
 ParameterId DecoderBuilder::gain(const std::string& name, int64_t size) {
-  return leaf(name, {size}, Initialiser::fill(1.0));
+  return leaf(name, {size}, Initialiser::fill(1.0), UpdateHint::gain());
 }
 ParameterId DecoderBuilder::state(const std::string& name, std::vector<int64_t> shape) {
   return parameter({name, std::move(shape), ParameterUse::kState, true, Initialiser::fill(0.0)});
@@ -110,9 +112,10 @@ TokenInputs add_token_inputs(DecoderBuilder& builder, bool targets) {
 Vocabulary add_vocabulary(DecoderBuilder& builder, const std::string& name, int64_t words, int64_t width) {
   const engine::Layout& layout = builder.layout();
   if (builder.way_of({name}, {{kByWord}, {Cut{}}}) == 0)
-    return {builder.weight(name, {words, width}, kByWord), layout.begin(words, "tp"), builder.local(words, kByWord)};
+    return {builder.weight(name, {words, width}, kByWord, engine::UpdateHint::table()), layout.begin(words, "tp"),
+            builder.local(words, kByWord)};
   const bool partial = std::exchange(builder.partial, true);  // every rank derives from its part of the tokens
-  const ParameterId table = builder.weight(name, {words, width});
+  const ParameterId table = builder.weight(name, {words, width}, {}, engine::UpdateHint::table());
   builder.partial = partial;
   return {table, 0, words, layout.size("tp"), layout.coordinate("tp")};
 }

@@ -86,11 +86,13 @@ class DecoderBuilder {
   // Declares a parameter of the region's kind, with its whole shape. Names are those of a Hugging Face folder.
   engine::ParameterId parameter(engine::ParameterSpec spec, const Cut& cut = {});
   // Normal start, used through engine/weight.h.
-  engine::ParameterId weight(const std::string& name, std::vector<int64_t> shape, const Cut& cut = {});
-  engine::ParameterId leaf(const std::string& name, std::vector<int64_t> shape, engine::Initialiser start);
+  engine::ParameterId weight(const std::string& name, std::vector<int64_t> shape, const Cut& cut = {},
+                             engine::UpdateHint update = engine::UpdateHint::matrix());
+  engine::ParameterId leaf(const std::string& name, std::vector<int64_t> shape, engine::Initialiser start,
+                           engine::UpdateHint update = engine::UpdateHint::vector());
   // Computes in FP32.
   engine::ParameterId master_leaf(const std::string& name, std::vector<int64_t> shape, engine::Initialiser start,
-                                  const Cut& cut = {});
+                                  engine::UpdateHint update = engine::UpdateHint::vector(), const Cut& cut = {});
   engine::ParameterId gain(const std::string& name, int64_t size);                 // ones
   engine::ParameterId state(const std::string& name, std::vector<int64_t> shape);  // zeros, no gradient
 

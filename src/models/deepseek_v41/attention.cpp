@@ -17,12 +17,18 @@ using engine::ExchangeKind;
 using engine::Initialiser;
 using engine::ParameterId;
 using engine::SegmentRun;
+using engine::UpdateHint;
 using engine::ValueId;
 
 namespace {
 
 kernels::RopeTable table_of(SegmentRun& run, const RopeValues& rope) {
   return {run.read(rope.cos), run.read(rope.sin)};
+}
+
+// Heads or groups are updated as matrices for themselves (V4.1 report 2.5).
+UpdateHint by(const std::string& name, int64_t count, int64_t rows) {
+  return UpdateHint::blocks(name, std::vector<int64_t>(count, rows));
 }
 
 // Rows that came from other ranks behind one's own.
@@ -162,8 +168,8 @@ class AttentionLayer {
     const int64_t heads = builder_.local(text_.num_attention_heads, kByHead), hd = text_.head_dim;
     const ParameterId wq_a = builder_.weight(prefix_ + "wq_a.weight", {text_.q_lora_rank, text_.hidden_size});
     const ParameterId norm = builder_.gain(prefix_ + "q_norm.weight", text_.q_lora_rank);
-    const ParameterId wq_b =
-        builder_.weight(prefix_ + "wq_b.weight", {text_.num_attention_heads * hd, text_.q_lora_rank}, kByHead);
+    const ParameterId wq_b = builder_.weight(prefix_ + "wq_b.weight", {text_.num_attention_heads * hd, text_.q_lora_rank},
+                                             kByHead, by("head", text_.num_attention_heads, hd));
     q_res_ = program_.value(name_ + ".q_res", {"tokens", text_.q_lora_rank});
     q_ = program_.value(name_ + ".q", {"tokens", heads, hd});
     program_.segment(name_ + ".queries", {x_, rope_.cos, rope_.sin}, {q_res_, q_}, {wq_a, norm, wq_b},
@@ -178,7 +184,8 @@ class AttentionLayer {
 
   void add_index_queries() {
     const int64_t all_heads = text_.index_n_heads, heads = builder_.local(all_heads, kByHead), d = text_.index_head_dim;
-    const ParameterId wq_b = builder_.weight(prefix_ + "indexer.wq_b.weight", {all_heads * d, text_.q_lora_rank}, kByHead);
+    const ParameterId wq_b =
+        builder_.weight(prefix_ + "indexer.wq_b.weight", {all_heads * d, text_.q_lora_rank}, kByHead, by("head", all_heads, d));
     const ParameterId weights_proj =
         builder_.weight(prefix_ + "indexer.weights_proj.weight", {all_heads, text_.hidden_size}, kByHead);
     index_q_ = program_.choice(name_ + ".index_q", {"tokens", heads, d});
@@ -236,9 +243,11 @@ class AttentionLayer {
   ValueId add_attend(ValueId halo) {
     const int64_t all_heads = text_.num_attention_heads, heads = builder_.local(all_heads, kByHead), hd = text_.head_dim;
     const int64_t blocks = builder_.local(text_.o_groups, kByHead), low_rank = text_.o_groups * text_.o_lora_rank;
-    const ParameterId sink = builder_.master_leaf(
-        prefix_ + "attn_sink", {all_heads}, Initialiser::fill(builder_.config.switches.initialisation.attention_sink), kByHead);
-    const ParameterId wo_a = builder_.weight(prefix_ + "wo_a.weight", {low_rank, all_heads * hd / text_.o_groups}, kByHead);
+    const ParameterId sink =
+        builder_.master_leaf(prefix_ + "attn_sink", {all_heads},
+                             Initialiser::fill(builder_.config.switches.initialisation.attention_sink), {}, kByHead);
+    const ParameterId wo_a = builder_.weight(prefix_ + "wo_a.weight", {low_rank, all_heads * hd / text_.o_groups}, kByHead,
+                                             by("group", text_.o_groups, text_.o_lora_rank));
     const ParameterId wo_b = builder_.weight(prefix_ + "wo_b.weight", {text_.hidden_size, low_rank}, kByInput);
     const ValueId row = builder_.inputs.key_row, start = builder_.inputs.document_start, keys = builder_.inputs.window_rows;
     const ValueId out = program_.value(name_ + ".partial", {"tokens", text_.hidden_size});

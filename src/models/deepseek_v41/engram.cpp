@@ -9,7 +9,10 @@ using engine::ExchangeKind;
 using engine::Initialiser;
 using engine::ParameterId;
 using engine::SegmentRun;
+using engine::UpdateHint;
 using engine::ValueId;
+
+constexpr double kTableLrScale = 5;  // V4.1 report 2.5: n-grams are rare
 
 ValueId add_engram(ModelBuilder& builder, int64_t layer, ValueId streams) {
   const TextConfig& text = builder.text();
@@ -25,7 +28,8 @@ ValueId add_engram(ModelBuilder& builder, int64_t layer, ValueId streams) {
                                                {rows, width},
                                                engine::ParameterUse::kWeight,
                                                false,
-                                               Initialiser::normal(table_std > 0 ? table_std : builder.std())},
+                                               Initialiser::normal(table_std > 0 ? table_std : builder.std()),
+                                               UpdateHint::table(kTableLrScale)},
                                               whole ? Cut{} : kByRow);
   builder.program.close_unit(name + ".embed");
 
@@ -50,8 +54,8 @@ ValueId add_engram(ModelBuilder& builder, int64_t layer, ValueId streams) {
                                                   receive_rows, inputs.send_rows);
 
   const ParameterId wkv = builder.weight(prefix + "wkv.weight", {(n + 1) * d, columns * width});
-  const ParameterId q_weight = builder.leaf(prefix + "q_weight", {n, d}, Initialiser::fill(1.0));
-  const ParameterId k_weight = builder.leaf(prefix + "k_weight", {n, d}, Initialiser::fill(1.0));
+  const ParameterId q_weight = builder.leaf(prefix + "q_weight", {n, d}, Initialiser::fill(1.0), UpdateHint::gain());
+  const ParameterId k_weight = builder.leaf(prefix + "k_weight", {n, d}, Initialiser::fill(1.0), UpdateHint::gain());
   const ValueId closed = builder.inputs.closed, places = inputs.found;
   const ValueId shard = enter_shard(builder, name + ".streams", streams);
   const ValueId out = program.value(leaving_shard(builder, layer_name(layer) + ".engram_out"), {"shard", n, d});

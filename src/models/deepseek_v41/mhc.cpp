@@ -35,8 +35,8 @@ MixSite add_mix_in(ModelBuilder& builder, int64_t layer, const std::string& kind
   const char* rows = builder.stream_rows();
   builder.partial = builder.layout().sequence_parallel;
   const ParameterId norm = builder.gain(prefix + kind + "_norm.weight", d);
-  const ParameterId fn =
-      builder.master_leaf(prefix + "hc_" + kind + "_fn", {(2 + n) * n, n * d}, Initialiser::normal(builder.std()));
+  const ParameterId fn = builder.master_leaf(prefix + "hc_" + kind + "_fn", {(2 + n) * n, n * d},
+                                             Initialiser::normal(builder.std()), engine::UpdateHint::matrix());
   const ParameterId base =
       builder.master_leaf(prefix + "hc_" + kind + "_base", {(2 + n) * n}, base_start(n, builder.config.switches.initialisation));
   const ParameterId scale = builder.master_leaf(prefix + "hc_" + kind + "_scale", {3},

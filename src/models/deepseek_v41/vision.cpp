@@ -11,6 +11,7 @@ using engine::ExchangeKind;
 using engine::Initialiser;
 using engine::ParameterId;
 using engine::SegmentRun;
+using engine::UpdateHint;
 using engine::ValueId;
 
 namespace {
@@ -93,7 +94,16 @@ struct Tower {
   ValueId cos{}, sin{};
 
   ParameterId bias(const std::string& name, int64_t size) { return builder.leaf(name, {size}, Initialiser::fill(0.0)); }
-  ParameterId norm(const std::string& name) { return builder.master_leaf(name, {width}, Initialiser::fill(1.0)); }
+  ParameterId norm(const std::string& name) {
+    return builder.master_leaf(name, {width}, Initialiser::fill(1.0), UpdateHint::gain());
+  }
+
+  // Queries and keys by head, values as a whole.
+  UpdateHint qkv_blocks() const {
+    std::vector<int64_t> rows(2 * heads, width / heads);
+    rows.push_back(width);
+    return UpdateHint::blocks("head", std::move(rows));
+  }
 
   ValueId add_patch_embed() {
     const int64_t head_dim = width / heads;
@@ -157,7 +167,7 @@ struct Tower {
     const std::string name = "vision.blocks." + std::to_string(block);
     program.begin_region(name);
     const ParameterId norm1 = norm(name + ".norm1.weight"), norm2 = norm(name + ".norm2.weight");
-    const ParameterId wqkv = builder.weight(name + ".attn.wqkv.weight", {3 * width, width}),
+    const ParameterId wqkv = builder.weight(name + ".attn.wqkv.weight", {3 * width, width}, {}, qkv_blocks()),
                       bqkv = bias(name + ".attn.wqkv.bias", 3 * width);
     const ParameterId wo = builder.weight(name + ".attn.wo.weight", {width, width}), bo = bias(name + ".attn.wo.bias", width);
     const ParameterId w1 = builder.weight(name + ".mlp.w1.weight", {2 * vision.intermediate_size, width});

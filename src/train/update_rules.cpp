@@ -1,0 +1,38 @@
+#include "train/update_rules.h"
+
+#include "train/run_model.h"
+
+namespace hyperparallel::train {
+
+std::vector<engine::ParameterSpec> optimized_specs(const std::vector<engine::ParameterSpec>& specs) {
+  std::vector<engine::ParameterSpec> optimized;
+  for (const engine::ParameterSpec& spec : specs) {
+    if (spec.use != engine::ParameterUse::kState) optimized.push_back(spec);
+  }
+  return optimized;
+}
+
+std::vector<optim::ParameterSettings> parameter_settings(const Config& config, const std::vector<engine::ParameterSpec>& specs) {
+  const OptimizerSection& optimizer = config.optimizer;
+  std::vector<optim::GroupRule> rules;
+  for (const OptimizerGroup& group : optimizer.groups)
+    rules.push_back({group.match, group.optimizer, group.lr_scale, group.weight_decay});
+  return optim::resolve_groups(specs, {optimizer.name == OptimizerName::kMuon, optimizer.weight_decay}, rules);
+}
+
+optim::RuleSettings rule_settings(const Config& config) {
+  const OptimizerSection& c = config.optimizer;
+  optim::RuleSettings rules;
+  rules.adamw = {c.betas.at(0), c.betas.at(1), c.eps};
+  rules.muon.momentum = c.muon.momentum;
+  rules.muon.update_scale = c.muon.update_scale;
+  rules.muon.compute = config.train.dtype == Dtype::kFloat64 ? at::kDouble : scalar_type(c.muon.dtype);
+  rules.head_wise = c.muon.head_wise;
+  rules.sinkhorn = {.momentum = c.sinkhorn.momentum,
+                    .steps = static_cast<int>(c.sinkhorn.steps),
+                    .threshold = c.sinkhorn.threshold,
+                    .update_scale = c.sinkhorn.update_scale};
+  return rules;
+}
+
+}  // namespace hyperparallel::train
