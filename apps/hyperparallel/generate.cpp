@@ -100,6 +100,8 @@ int generate(const std::vector<std::string>& arguments) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   if (!parse_arguments(app, arguments)) return static_cast<int>(ExitCode::kFinished);
+  if (std::isnan(given.options.temperature) || std::isnan(given.options.top_p))  // which lie within any range
+    throw UsageError("--temperature and --top-p: expected numbers, found nan");
   if (given.prompt.empty() && !given.images.empty()) throw UsageError("--image needs --prompt");
 
   const fs::path folder = train::resolve_weights(given.model);

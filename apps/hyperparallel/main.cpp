@@ -27,8 +27,9 @@ int run(const std::vector<std::string>& arguments) {
     names.push_back(command.name);
     if (command.name == arguments[0]) return command.run({arguments.begin() + 1, arguments.end()});
   }
-  throw UsageError("unknown command `{}`; the nearest is `{}`, and `hyperparallel --help` lists all", arguments[0],
-                   nearest_word(arguments[0], names));
+  const std::string nearest = nearest_word(arguments[0], names);
+  throw UsageError("unknown command `{}`; {}`hyperparallel --help` lists all", arguments[0],
+                   nearest.empty() ? "" : fmt::format("the nearest is `{}`, and ", nearest));
 }
 
 }  // namespace

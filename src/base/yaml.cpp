@@ -169,6 +169,23 @@ std::string Node::found() const {
   return fmt::format("the text \"{}\"", text);
 }
 
+namespace {
+
+// What a line that YAML refuses often has: a tab, or a glob without quotes.
+std::string hint_of(std::string_view text, int line) {
+  for (; line > 0 && text.find('\n') != text.npos; --line) text.remove_prefix(text.find('\n') + 1);
+  text = text.substr(0, text.find('\n'));
+  const size_t begin = text.find_first_not_of(" \t");
+  if (text.substr(0, begin).find('\t') != text.npos) return "; the line is indented with a tab, which YAML refuses: use spaces";
+  for (size_t star = text.find('*'); star != text.npos; star = text.find('*', star + 1)) {
+    if (star > 0 && std::string_view(" :[{,").find(text[star - 1]) != std::string_view::npos)
+      return "; a value that begins with * needs quotes: \"*...\"";
+  }
+  return "";
+}
+
+}  // namespace
+
 Node parse_yaml(std::string_view text, const std::string& file, Problems& problems, const std::string& key) {
   Node root;
   root.file = file;
@@ -178,7 +195,8 @@ Node parse_yaml(std::string_view text, const std::string& file, Problems& proble
     if (documents.size() > 1) problems.error(fmt::format("{}: holds {} documents, expected one", file, documents.size()));
     if (!documents.empty()) root = Converter(file, problems).convert(documents[0], key, 0);
   } catch (const YAML::Exception& exception) {
-    problems.error(fmt::format("{}:{}: column {}: {}", file, exception.mark.line + 1, exception.mark.column + 1, exception.msg));
+    problems.error(fmt::format("{}:{}: column {}: {}{}", file, exception.mark.line + 1, exception.mark.column + 1, exception.msg,
+                               hint_of(text, exception.mark.line)));
   }
   return root;
 }
@@ -341,6 +359,7 @@ void MapReader::finish(Unknown policy, const std::vector<std::string>& also_know
     if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
     std::string hint = elsewhere ? elsewhere(entry.key) : "";
     const std::string nearest = nearest_word(name, candidates);
+    if (name == "<<") hint = "merging of maps is not supported";
     if (hint.empty() && !nearest.empty()) hint = fmt::format("the nearest known key is {}", nearest);
     const std::string message = fmt::format("{}: unknown key {}{}{}", entry.where(), entry.key, hint.empty() ? "" : "; ", hint);
     policy == Unknown::kError ? problems_.error(message) : problems_.warn(message + ", ignored");

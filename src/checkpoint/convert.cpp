@@ -52,10 +52,15 @@ std::map<std::string, std::string> read_companions(const std::filesystem::path& 
 
 void import_hf(const HfFolder& source, CheckpointStore& target) {
   Save save;
+  std::string wrong;
   for (const auto& [name, spec] : source.tensors()) {
     if (name == "lm_head.weight" && source.tied()) continue;  // it is the embedding
-    save.pieces.push_back({name, spec.shape, std::vector<int64_t>(spec.shape.size(), 0), source.load(name)});
+    const at::Tensor tensor = source.load(name);
+    if (const int64_t count = tensor.numel() - tensor.isfinite().sum().item<int64_t>(); count > 0)
+      wrong += fmt::format("\n  {}: {} of {}", name, count, tensor.numel());
+    save.pieces.push_back({name, spec.shape, std::vector<int64_t>(spec.shape.size(), 0), tensor});
   }
+  if (!wrong.empty()) throw CheckpointError("{}: weights hold values that are not finite:{}", source.folder().string(), wrong);
   save.documents = read_companions(source.folder());
   save.documents[kModelConfigDocument] = source.config();
   target.save(save);

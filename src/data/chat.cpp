@@ -229,7 +229,8 @@ class ChatRenderer {
   const std::string& fixed_text(const std::optional<std::string>& text, const char* what, const char* key) const {
     if (!text) {
       throw DataError(
-          "{}: the messages declare {}, whose fixed text `{}` is not part of this program; name a file that has it (--tool-text)",
+          "{}: the messages declare {}, whose fixed text `{}` is not part of this program; name a file that has it "
+          "(data.tool_text, --tool-text)",
           where_, what, key);
     }
     return *text;

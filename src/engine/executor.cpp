@@ -151,7 +151,7 @@ void Executor::run_action(const Action& action, const std::vector<std::vector<do
     case ActionKind::kForward: {
       forward(action, /*is_recompute=*/false);
       for (size_t i = 0; i < program_.losses.size(); ++i) {
-        const ValueId loss = program_.losses[i];
+        const ValueId loss = program_.losses[i].value;
         if (program_.segment_of[loss.index] != action.index) continue;
         losses_[m][i] = ledger_.value(loss, m).item().toDouble();
       }
@@ -278,7 +278,7 @@ void Executor::backward(const Action& action, const std::vector<std::vector<doub
   SegmentRun& run = *node.mapped();
   trace::Scope scope(trace::enabled() ? "backward " + run.segment_.name : std::string(), "segment");
   for (size_t i = 0; i < program_.losses.size(); ++i) {
-    const ValueId loss = program_.losses[i];
+    const ValueId loss = program_.losses[i].value;
     if (program_.segment_of[loss.index] != action.index) continue;
     const at::Tensor seed = at::full_like(run.outputs_.at(loss.index).detach(), seeds_of.at(action.micro_batch).at(i));
     ledger_.add_gradient(loss, action.micro_batch, seed);

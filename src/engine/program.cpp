@@ -179,8 +179,8 @@ void ProgramBuilder::wait(ValueId output) {
   program_.steps.push_back(WaitExchange{index});
 }
 
-void ProgramBuilder::loss(ValueId value) {
-  program_.losses.push_back(value);
+void ProgramBuilder::loss(Loss loss) {
+  program_.losses.push_back(std::move(loss));
 }
 void ProgramBuilder::output(ValueId value) {
   program_.outputs.push_back(value);

@@ -76,6 +76,20 @@ struct Exchange {
   int region = -1;    // as of a segment
 };
 
+// A scalar that is derived. The loss of a step is the sum of weight * value / count over all losses, micro-batches and ranks.
+struct Loss {
+  // What is counted: of the whole step, on all ranks. Padding counts nowhere.
+  enum class Per {
+    kSupervisedTokens,
+    kTokens,
+    kSequences,  // documents of packed rows
+  };
+  ValueId value;  // sum over what the cp rank holds, equal on its tp ranks
+  std::string name;
+  Per per = Per::kSupervisedTokens;
+  double weight = 1;
+};
+
 struct RunSegment {
   int segment;
 };
@@ -103,7 +117,7 @@ struct Program {
   std::vector<std::string> regions;  // names of the layers, in order
   std::vector<ValueId> inputs;       // given from outside for every micro-batch
   std::vector<ValueId> outputs;      // handed out after every run, whatever else becomes of them
-  std::vector<ValueId> losses;       // scalars that are seeded with a coefficient; their weighted sum is what backward derives
+  std::vector<Loss> losses;          // the first is the one that is reported as the loss
 
   // Derived by ProgramBuilder::build.
   std::vector<bool> needs_gradient;  // per value: backward carries a gradient for it
@@ -154,7 +168,7 @@ class ProgramBuilder {
 
   const ValueSpec& spec(ValueId value) const { return program_.values[value.index]; }
 
-  void loss(ValueId value);
+  void loss(Loss loss);
   void output(ValueId value);
 
   Program build() &&;

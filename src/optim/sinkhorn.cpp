@@ -28,6 +28,15 @@ struct Sinkhorn::Balance {
   at::Tensor column;  // [columns]
 };
 
+namespace {
+
+// factor / (norm + eps); 0 where the norm is.
+at::Tensor divided(const at::Tensor& factor, const at::Tensor& norm, double eps) {
+  return (factor / (norm + eps)).masked_fill_(norm.eq(0), 0);
+}
+
+}  // namespace
+
 Sinkhorn::Sinkhorn(std::span<const OptimizedParameter> parameters, std::span<const ParameterSettings> settings,
                    const SinkhornSettings& sinkhorn, std::vector<TableRows> rows, std::shared_ptr<dist::Group> group)
     : sinkhorn_(sinkhorn), group_(std::move(group)) {
@@ -40,6 +49,16 @@ Sinkhorn::Sinkhorn(std::span<const OptimizedParameter> parameters, std::span<con
     entries_.push_back(
         {parameters[i].name, settings[i], rows[i], at::zeros_like(value, value.options(), at::MemoryFormat::Contiguous)});
   }
+}
+
+// Between divisions, so that many of them leave the factors finite.
+void Sinkhorn::apply_factors(Balance& table) {
+  for_rows(table.n, [&](int64_t first, int64_t count) {
+    at::Tensor row = table.row.narrow(0, first, count);
+    table.n.narrow(0, first, count).mul_(row.unsqueeze(1)).mul_(table.column);
+    row.fill_(1);
+  });
+  table.column.fill_(1);
 }
 
 // Row norms, their mean over all rows of all ranks, and the rows that are left out.
@@ -70,7 +89,7 @@ void Sinkhorn::divide_rows(Balance& table) const {
   for_rows(table.n, [&](int64_t first, int64_t count) {
     at::Tensor row = table.row.narrow(0, first, count);
     const at::Tensor norm = at::mv(table.n.narrow(0, first, count).square(), squares).sqrt_().mul_(row);
-    row.div_(norm.add_(sinkhorn_.eps));
+    row.copy_(divided(row, norm, sinkhorn_.eps));
   });
 }
 
@@ -91,7 +110,7 @@ void Sinkhorn::divide_columns(std::vector<Balance>& tables) {
   for (Balance& table : tables) {
     const int64_t columns = table.n.size(1);
     const at::Tensor norm = sums.narrow(0, first, columns).sqrt().to(table.n.scalar_type()).mul_(table.column);
-    table.column.div_(norm.add_(sinkhorn_.eps));
+    table.column = divided(table.column, norm, sinkhorn_.eps);
     first += columns;
   }
 }
@@ -109,7 +128,11 @@ void Sinkhorn::step(std::span<const OptimizedParameter> parameters, double lr, d
   }
   if (tables.empty()) return;
   mask_rows(tables);
+  constexpr int kDivisions = 16;  // that FP32 factors bear
   for (int k = 1; k <= sinkhorn_.steps; ++k) {
+    if (k > 1 && k % kDivisions == 1) {
+      for (Balance& table : tables) apply_factors(table);
+    }
     if (k % 2 == 0) {
       divide_columns(tables);
     } else {

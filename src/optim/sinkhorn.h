@@ -8,6 +8,7 @@
 // NOTE [Scale vectors]: U is never formed. It is N with a factor for each row and one for each column; a division changes only
 // these, and needs one pass that reads N. Ranks that own rows of a table add up the sum of the row norms once and the squares of
 // the columns for each division of columns: vectors, whatever the size of the table. Tables share these sums.
+// A row or column of zeros has the factor 0: what it multiplies is zero anyway, and 1 / eps again and again would overflow.
 #pragma once
 
 #include <memory>
@@ -55,6 +56,7 @@ class Sinkhorn : public Optimizer {
   void mask_rows(std::vector<Balance>& tables);
   void divide_rows(Balance& table) const;
   void divide_columns(std::vector<Balance>& tables);
+  static void apply_factors(Balance& table);
 
   SinkhornSettings sinkhorn_;
   std::vector<Entry> entries_;

@@ -170,11 +170,16 @@ struct ScheduleSection {
   int64_t decay_until = 0;  // 0: total_steps
 };
 
+enum class MuonDtype { kFloat32, kBFloat16 };
+constexpr auto choices(MuonDtype) {
+  return std::array{"float32", "bfloat16"};
+}
+
 struct MuonSection {
   double momentum = 0.95;
   double update_scale = 0.18;
   bool head_wise = true;
-  Dtype dtype = Dtype::kFloat32;
+  MuonDtype dtype = MuonDtype::kFloat32;
 };
 
 struct SinkhornSection {
@@ -198,6 +203,17 @@ struct OptimizerSection {
   double router_bias_rate = 1e-3;
 };
 
+enum class Teacher { kCompressed, kWindow };
+constexpr auto choices(Teacher) {
+  return std::array{"compressed", "window"};
+}
+
+struct LossSection {
+  double balance = 1e-4;
+  double indexer = 1.0;
+  Teacher indexer_teacher = Teacher::kCompressed;
+};
+
 struct TrainSection {
   int64_t steps = 1000;
   Path output;
@@ -205,6 +221,7 @@ struct TrainSection {
   int64_t seed = 42;
   int64_t local_batch_size = 1;
   int64_t global_batch_size = 1;
+  LossSection loss;
   Dtype dtype = Dtype::kFloat32;
   int64_t threads = 0;
   bool deterministic = true;

@@ -17,10 +17,8 @@ class Checker {
     if (c_.optimizer.betas.size() != 2) {
       complain("optimizer.betas", fmt::format("expected two numbers, found {}", c_.optimizer.betas.size()));
     }
-    if (c_.optimizer.muon.dtype == Dtype::kFloat64) {
-      complain("optimizer.muon.dtype",
-               "expected float32 or bfloat16, found float64; with train.dtype float64 it is float64 anyway");
-    }
+    if (!c_.recompute.offload_folder.empty() && !std::filesystem::is_directory(c_.recompute.offload_folder))
+      complain("recompute.offload_folder", fmt::format("{} is no folder", c_.recompute.offload_folder.string()));
     if (c_.recompute.mode == RecomputeMode::kSelective && c_.recompute.keep.empty()) {
       complain("recompute.keep", "is required with recompute.mode selective");
     }

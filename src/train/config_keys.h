@@ -201,12 +201,22 @@ void visit_keys(V& visit, C& c) {
   visit("eps", c.eps, at_least(0), "added to the root of the second moment");
   visit("weight_decay", c.weight_decay, at_least(0),
         "decoupled decay: with `adamw` of parameters with two or more dimensions, with `muon` of matrices and gains");
-  visit.section("muon", c.muon, "of parameters under Muon");
-  visit.section("sinkhorn", c.sinkhorn, "of parameters under Sinkhorn balancing");
   visit("groups", c.groups, any(), "other settings for some parameters: {match, optimizer, lr_scale, weight_decay}");
   visit("max_norm", c.max_norm, at_least(0), "global gradient norm above which gradients are scaled down; 0: never");
   visit("router_bias_rate", c.router_bias_rate, at_least(0), "change of a router bias per step");
+  visit.section("muon", c.muon, "of parameters under Muon");
+  visit.section("sinkhorn", c.sinkhorn, "of parameters under Sinkhorn balancing");
   visit.section("schedule", c.schedule, "learning rate over the steps");
+}
+
+template <class V, Is<LossSection> C>
+void visit_keys(V& visit, C& c) {
+  visit("balance", c.balance, at_least(0), "weight of the balance of experts within a sequence; 0: without it");
+  visit("indexer", c.indexer, at_least(0),
+        "weight of the divergence of index scores from attention, which trains the indexer and nothing else; 0: the indexer "
+        "stands still");
+  visit("indexer_teacher", c.indexer_teacher, any(),
+        "which attention it follows: that over chosen groups and sink, or over the window as well, cut to the chosen groups");
 }
 
 template <class V, Is<TrainSection> C>
@@ -225,6 +235,7 @@ void visit_keys(V& visit, C& c) {
   visit("max_seconds", c.max_seconds, at_least(0, "seconds"), "save and stop after this time; 0: no limit");
   visit("non_finite", c.non_finite, any(), "what a loss or norm that is not finite does to the run");
   visit("max_skips", c.max_skips, at_least(1, "steps"), "steps skipped in a row after which the run ends");
+  visit.section("loss", c.loss, "losses beside the cross-entropy, of models that have what they are for");
 }
 
 template <class V, Is<ValidationSection> C>

@@ -126,7 +126,7 @@ class SectionReader {
   template <class T>
   void operator()(const char* name, T& field, const Accept& accept, const char*) {
     const Node* node = reader_.get(name);
-    if (!node) return;
+    if (!node) return check_left_out(name, field);
     FieldReader(reader_.problems(), accept).read(*node, field);
     if (sources_) (*sources_)[node->key] = node->where();
   }
@@ -150,6 +150,16 @@ class SectionReader {
 
  private:
   models::ArchitecturePtr read_model_file(const ModelSection& model);
+
+  // A key without a value is the default only where "null" is how the default is written.
+  template <class T>
+  void check_left_out(const char* name, const T&) {
+    const Node* node = reader_.node().find(name);
+    constexpr bool may_be_null = std::is_same_v<T, Path> || requires(T t) {
+      t.has_value();
+    };
+    if (node && !may_be_null) reader_.problems().error(node->complaint("has no value; without the key it is the default"));
+  }
 
   MapReader reader_;
   std::map<std::string, std::string>* sources_;

@@ -37,7 +37,7 @@ plan::Plan plan_of(const Config& config, int64_t ranks, models::Routing routing)
   request.schedule = schedule_options(config, options.layout);
   request.part_of = [&](const std::string& parameter) { return architecture.part_of(parameter); };
   const auto optimized = optimized_specs(request.program->parameters);
-  const auto settings = parameter_settings(config, optimized);
+  const auto settings = parameter_settings(config, request.program->parameters);
   for (size_t i = 0; i < optimized.size(); ++i) {
     request.updates[optimized[i].name] = {optim::describe(optimized[i], settings[i], rule_settings(config)),
                                           optim::state_tensors(settings[i].rule)};

@@ -49,26 +49,38 @@ OutputLock::~OutputLock() {
   close(descriptor_);
 }
 
+namespace {
+
+fs::path aside_folder(const fs::path& output, int which) {
+  return output / (which == 1 ? kAside : fmt::format("{}-{}", kAside, which));
+}
+
+}  // namespace
+
+std::vector<fs::path> runs_set_aside(const fs::path& output) {
+  std::vector<fs::path> folders;
+  while (fs::exists(aside_folder(output, static_cast<int>(folders.size()) + 1)))
+    folders.push_back(aside_folder(output, static_cast<int>(folders.size()) + 1));
+  return folders;
+}
+
 void set_aside(const fs::path& output) {
-  const fs::path aside = output / kAside;
-  const auto has_checkpoint = [](const fs::path& run) {
-    return fs::is_directory(run / "checkpoints") && checkpoint::CheckpointStore(run / "checkpoints").latest().has_value();
-  };
-  const bool keeps_older = has_checkpoint(aside) && !has_checkpoint(output);
-  if (!keeps_older) fs::remove_all(aside);
-  fs::create_directories(aside);
+  const fs::path checkpoints = output / "checkpoints";
+  const bool keep = fs::is_directory(checkpoints) && checkpoint::CheckpointStore(checkpoints).latest().has_value();
+  const fs::path aside = aside_folder(output, static_cast<int>(runs_set_aside(output).size()) + 1);
+  if (keep) fs::create_directories(aside);
   for (const char* name : kOfARun) {
     if (!fs::exists(output / name)) continue;
-    if (keeps_older) {
-      fs::remove_all(output / name);
-    } else {
+    if (keep) {
       fs::rename(output / name, aside / name);
+    } else {
+      fs::remove_all(output / name);
     }
   }
 }
 
 void forget_set_aside(const fs::path& output) {
-  fs::remove_all(output / kAside);
+  for (const fs::path& folder : runs_set_aside(output)) fs::remove_all(folder);
 }
 
 }  // namespace hyperparallel::train

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <vector>
 
 namespace hyperparallel::train {
 
@@ -18,10 +19,12 @@ class OutputLock {
   int descriptor_ = -1;
 };
 
-// Moves what an earlier run wrote to OUT/before-restart, in place of what lies there, unless the earlier run has no checkpoint
-// and that folder does.
+// Moves what an earlier run wrote to OUT/before-restart, or -2, -3, ... where earlier restarts left that. A run without a
+// checkpoint is removed.
 void set_aside(const std::filesystem::path& output);
-// Removes OUT/before-restart: the new run has a checkpoint of its own.
+// The folders that restarts left; none once a run has ended.
+std::vector<std::filesystem::path> runs_set_aside(const std::filesystem::path& output);
+// Removes them: the new run has a checkpoint of its own.
 void forget_set_aside(const std::filesystem::path& output);
 
 }  // namespace hyperparallel::train

@@ -27,6 +27,8 @@ models::ProgramOptions program_options(const Config& config, const engine::Layou
   if (kernels.attention_chunk > 0) options.attention_chunk = kernels.attention_chunk;
   if (kernels.index_chunk > 0) options.index_chunk_elements = kernels.index_chunk;
   if (kernels.cross_entropy_chunk > 0) options.cross_entropy_chunk = kernels.cross_entropy_chunk;
+  const LossSection& loss = config.train.loss;
+  options.losses = {loss.balance, loss.indexer, loss.indexer_teacher == Teacher::kWindow};
   return options;
 }
 

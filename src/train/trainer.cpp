@@ -17,8 +17,14 @@ namespace hyperparallel::train {
 // The micro-batches of one step.
 struct Trainer::StepBatches {
   std::vector<data::MicroBatch> batches;
-  int64_t tokens = 0, supervised = 0;
+  int64_t tokens = 0, supervised = 0, sequences = 0;
   double seconds = 0;  // waiting for data
+
+  double count(engine::Loss::Per per) const {
+    using Per = engine::Loss::Per;
+    const int64_t found = per == Per::kSupervisedTokens ? supervised : per == Per::kTokens ? tokens : sequences;
+    return static_cast<double>(std::max<int64_t>(1, found));
+  }
 };
 
 Trainer::Trainer(const Config& config, dist::World* world)
@@ -40,7 +46,8 @@ Trainer::Trainer(const Config& config, dist::World* world)
 
   const std::vector<engine::ParameterSpec> optimized = optimized_specs(model_->parameters->specs());
   for (const engine::ParameterSpec& spec : optimized) trained_.push_back(model_->parameters->find(spec.name));
-  optimizer_ = std::make_unique<optim::MixedOptimizer>(optimized_parameters(), optimized, parameter_settings(config, optimized),
+  optimizer_ = std::make_unique<optim::MixedOptimizer>(optimized_parameters(), optimized,
+                                                       parameter_settings(config, model_->parameters->specs()),
                                                        rule_settings(config), ranks_.layout, ranks_.groups.at("world"));
   for (const auto& [metric, segments] : model_->model->timed_segments()) {
     clocks_[metric] = std::make_unique<engine::SegmentClock>(model_->program(), segments);
@@ -90,21 +97,39 @@ Trainer::StepBatches Trainer::fetch() {
     const data::MicroBatch& batch = result.batches.back();
     result.supervised += batch.supervised_tokens;
     for (uint8_t padding : batch.padding) result.tokens += padding == 0 ? 1 : 0;
+    for (size_t d = 0; d + 1 < batch.cu_seqlens.size(); ++d) {
+      const auto first = batch.padding.begin() + batch.cu_seqlens[d], last = batch.padding.begin() + batch.cu_seqlens[d + 1];
+      result.sequences += std::find(first, last, 0) != last ? 1 : 0;
+    }
   }
   result.seconds = monotonic_seconds() - begin;
   result.tokens = ranks_.sum(result.tokens, "dp", "step.tokens");
   result.supervised = ranks_.sum(result.supervised, "dp", "step.supervised");
+  result.sequences = ranks_.sum(result.sequences, "dp", "step.sequences");
   return result;
 }
 
-// NOTE [Loss normalisation]: every micro-batch is seeded with 1 / (supervised tokens of the whole step on all ranks), so that
-// neither the number of micro-batches nor their sizes nor the layout change the loss or any gradient.
+// NOTE [Loss normalisation]: every micro-batch is seeded with 1 / (supervised tokens of the whole step on all ranks), other
+// losses with their weight / (what they count, likewise), so that neither the number of micro-batches nor their sizes nor the
+// layout change a loss or any gradient.
 void Trainer::forward_backward(StepMetrics& metrics, const StepBatches& batches) {
   std::vector<engine::ValueMap> inputs;
   for (const data::MicroBatch& batch : batches.batches) inputs.push_back(model_->inputs(batch));
   metrics.extra.merge(model_->model->metrics(inputs));
-  const double coefficient = 1.0 / static_cast<double>(std::max<int64_t>(1, batches.supervised));
-  model_->executor->run(schedule_, inputs, std::vector<std::vector<double>>(inputs.size(), {coefficient}));
+  std::vector<double> seeds;
+  for (const engine::Loss& loss : model_->program().losses) seeds.push_back(loss.weight / batches.count(loss.per));
+  model_->executor->run(schedule_, inputs, std::vector<std::vector<double>>(inputs.size(), seeds));
+}
+
+// Means over the step and all ranks, before their weights.
+void Trainer::sum_losses(StepMetrics& metrics, const StepBatches& batches) const {
+  const std::vector<engine::Loss>& losses = model_->program().losses;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    double own = 0;
+    for (const std::vector<double>& values : model_->executor->losses()) own += values[i];
+    const double mean = ranks_.sum(own, "fsdp", "loss." + losses[i].name) / batches.count(losses[i].per);
+    (i == 0 ? metrics.loss : metrics.extra["loss/" + losses[i].name]) = mean;
+  }
 }
 
 void Trainer::refuse(const std::string& what, const StepBatches& batches) {
@@ -154,18 +179,36 @@ std::string fault_of(const optim::GradientNorm& norm) {
                      first.count, first.first_index, norm.non_finite.size());
 }
 
+// No step brought them in; then no sample is to blame.
+std::string fault_of(const engine::ParameterStore& parameters) {
+  for (const engine::ParameterSpec& spec : parameters.specs()) {
+    const at::Tensor wrong = parameters.master(parameters.find(spec.name)).isfinite().logical_not();
+    const int64_t count = wrong.sum().item<int64_t>();
+    if (count > 0)
+      return fmt::format("the parameter {} holds {} values that are not finite, from before this step", spec.name, count);
+  }
+  return "";
+}
+
 }  // namespace
+
+// Of this rank.
+bool Trainer::has_finite_losses() const {
+  for (const std::vector<double>& losses : model_->executor->losses()) {
+    if (!std::ranges::all_of(losses, [](double loss) { return std::isfinite(loss); })) return false;
+  }
+  return true;
+}
 
 // Returns false when the step is refused: parameters, optimizer, biases stay as they were, on all ranks.
 bool Trainer::update(StepMetrics& metrics, const StepBatches& batches) {
-  double own_loss = 0;
-  for (const std::vector<double>& losses : model_->executor->losses()) own_loss += losses[0];
-  metrics.loss = ranks_.sum(own_loss, "fsdp", "loss") / static_cast<double>(std::max<int64_t>(1, batches.supervised));
+  sum_losses(metrics, batches);
   const auto parameters = optimized_parameters();
   const optim::GradientNorm norm = global_norm(parameters);
   metrics.grad_norm = norm.norm();
   if (!std::isfinite(metrics.loss) || !std::isfinite(norm.squared)) {
-    std::string fault = std::isfinite(own_loss) ? fault_of(norm) : "the loss is not finite";
+    std::string fault = fault_of(*model_->parameters);
+    if (fault.empty()) fault = has_finite_losses() ? fault_of(norm) : "the loss is not finite";
     fault = agreed_fault(fault);
     refuse(fault.empty() ? "the gradient norm is not finite" : fault, batches);
     return false;

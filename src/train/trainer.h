@@ -88,6 +88,8 @@ class Trainer {
   struct StepBatches;
   StepBatches fetch();
   void forward_backward(StepMetrics& metrics, const StepBatches& batches);
+  void sum_losses(StepMetrics& metrics, const StepBatches& batches) const;
+  bool has_finite_losses() const;
   bool update(StepMetrics& metrics, const StepBatches& batches);
   void refuse(const std::string& what, const StepBatches& batches);
   optim::GradientNorm global_norm(std::span<const optim::OptimizedParameter> parameters) const;

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/yaml.h"
 #include "checkpoint/convert.h"
 
@@ -95,7 +97,8 @@ std::vector<std::string> changed_settings(const checkpoint::Checkpoint& checkpoi
     const auto old = before.find(key);
     if (old == before.end() || old->second == value) continue;  // a key that the other version did not have
     const bool matters = key.starts_with("model.") || key.starts_with("data.") || key.starts_with("optimizer.") ||
-                         key == "train.seed" || key == "train.dtype" || key == "train.global_batch_size";
+                         key.starts_with("train.loss.") || key == "train.seed" || key == "train.dtype" ||
+                         key == "train.global_batch_size";
     if (matters && key != "data.workers") changes.push_back(fmt::format("{}: {} -> {}", key, old->second, value));
   }
   return changes;
@@ -105,20 +108,49 @@ bool is_imported(const checkpoint::Checkpoint& checkpoint) {
   return !checkpoint.has_document(kProgressDocument);
 }
 
-void restore(Trainer& trainer, const checkpoint::Checkpoint& checkpoint) {
-  load_parameters(*trainer.model().parameters, checkpoint);
-  if (is_imported(checkpoint)) return;
+namespace {
+
+// Parameters that the checkpoint has state of, under whatever rule they were updated.
+std::set<std::string> parameters_with_state(const checkpoint::Checkpoint& checkpoint) {
+  std::set<std::string> parameters;
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    if (!name.starts_with("optimizer/")) continue;
+    const size_t parameter = name.find('/', sizeof "optimizer");
+    if (parameter != name.npos) parameters.insert(name.substr(parameter + 1));
+  }
+  return parameters;
+}
+
+// A parameter whose rule is another one now begins with a fresh state.
+void restore_optimizer(Trainer& trainer, const checkpoint::Checkpoint& checkpoint) {
   std::vector<optim::StateTensor> state = trainer.optimizer().state();
+  const std::set<std::string> known = parameters_with_state(checkpoint);
+  const engine::ParameterStore& parameters = *trainer.model().parameters;
+  std::set<std::string> fresh;
   for (optim::StateTensor& entry : state) {
     const std::string name = piece_name(entry);
-    if (!checkpoint.has(name))
-      throw CheckpointError("{}: {} is missing; the optimizer of the configuration has it", checkpoint.folder().string(), name);
-    const engine::ParameterStore& parameters = *trainer.model().parameters;
+    if (!checkpoint.has(name)) {
+      if (!known.contains(entry.parameter))
+        throw CheckpointError("{}: {} is missing; the optimizer of the configuration has it", checkpoint.folder().string(), name);
+      fresh.insert(entry.parameter);
+      continue;
+    }
     const Box& owned = parameters.placement(parameters.find(entry.parameter)).owned;
     const bool whole = entry.value.dim() == 0 || owned.size == parameters.spec(parameters.find(entry.parameter)).shape;
     entry.value = whole ? checkpoint.load(name) : checkpoint.load_box(name, owned.offset, owned.size);
   }
   trainer.optimizer().load_state(state);
+  if (!fresh.empty() && trainer.ranks().is_first())
+    log::warn("{} parameters have another update rule than in the checkpoint and begin with a fresh state, for example {}",
+              fresh.size(), *fresh.begin());
+}
+
+}  // namespace
+
+void restore(Trainer& trainer, const checkpoint::Checkpoint& checkpoint) {
+  load_parameters(*trainer.model().parameters, checkpoint);
+  if (is_imported(checkpoint)) return;
+  restore_optimizer(trainer, checkpoint);
   try {
     const nlohmann::json progress = nlohmann::json::parse(checkpoint.document(kProgressDocument));
     trainer.progress() = {progress.at("step"), progress.at("tokens"), progress.at("skipped_steps"),

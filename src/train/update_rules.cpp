@@ -1,6 +1,7 @@
 #include "train/update_rules.h"
 
-#include "train/run_model.h"
+#include "base/error.h"
+#include "base/glob.h"
 
 namespace hyperparallel::train {
 
@@ -15,9 +16,16 @@ std::vector<engine::ParameterSpec> optimized_specs(const std::vector<engine::Par
 std::vector<optim::ParameterSettings> parameter_settings(const Config& config, const std::vector<engine::ParameterSpec>& specs) {
   const OptimizerSection& optimizer = config.optimizer;
   std::vector<optim::GroupRule> rules;
-  for (const OptimizerGroup& group : optimizer.groups)
+  for (const OptimizerGroup& group : optimizer.groups) {
     rules.push_back({group.match, group.optimizer, group.lr_scale, group.weight_decay});
-  return optim::resolve_groups(specs, {optimizer.name == OptimizerName::kMuon, optimizer.weight_decay}, rules);
+    const auto matches = [&](const engine::ParameterSpec& spec) { return glob_matches(group.match, spec.name); };
+    const auto found = std::ranges::find_if(specs, matches);
+    if (found != specs.end() && std::ranges::none_of(optimized_specs(specs), matches))
+      throw ConfigError(
+          "optimizer group `{}` matches {} and no other, which has no gradient (optimizer.router_bias_rate moves it)",
+          group.match, found->name);
+  }
+  return optim::resolve_groups(optimized_specs(specs), {optimizer.name == OptimizerName::kMuon, optimizer.weight_decay}, rules);
 }
 
 optim::RuleSettings rule_settings(const Config& config) {
@@ -26,7 +34,9 @@ optim::RuleSettings rule_settings(const Config& config) {
   rules.adamw = {c.betas.at(0), c.betas.at(1), c.eps};
   rules.muon.momentum = c.muon.momentum;
   rules.muon.update_scale = c.muon.update_scale;
-  rules.muon.compute = config.train.dtype == Dtype::kFloat64 ? at::kDouble : scalar_type(c.muon.dtype);
+  rules.muon.compute = config.train.dtype == Dtype::kFloat64  ? at::kDouble
+                       : c.muon.dtype == MuonDtype::kBFloat16 ? at::kBFloat16
+                                                              : at::kFloat;
   rules.head_wise = c.muon.head_wise;
   rules.sinkhorn = {.momentum = c.sinkhorn.momentum,
                     .steps = static_cast<int>(c.sinkhorn.steps),

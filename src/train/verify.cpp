@@ -89,6 +89,7 @@ std::optional<NumberedName> numbered_name(std::string_view name, std::string_vie
 
 models::deepseek_v41::ProgramOptions case_program_options(const VerifyOptions& options, const engine::Layout& layout) {
   models::deepseek_v41::ProgramOptions program{program_options(options.config, layout)};
+  program.losses = {};  // a case's loss is the cross-entropy
   program.patch_gradient = true;
   return program;
 }

@@ -34,7 +34,7 @@ std::string error_of(Lie lie) {
         run.make(loss, (run.read(outside) * run.parameter(bias)).sum() * (lie == Lie::kGradient ? own : 1.0));
       });
       b.end_region();
-      b.loss(loss);
+      b.loss({loss, "loss"});
       const Program program = std::move(b).build();
 
       dist::MeshDegrees degrees;

@@ -105,8 +105,8 @@ struct Toy {
       probe();
       run.make(main_loss, linear_cross_entropy(run.read(hidden), run.read(targets), run.weight(head), 3).sum());
     });
-    b.loss(main_loss);
-    b.loss(side_loss);
+    b.loss({main_loss, "main_loss"});
+    b.loss({side_loss, "side_loss"});
     program = std::move(b).build();
   }
   Toy(const Toy&) = delete;  // the segments point here

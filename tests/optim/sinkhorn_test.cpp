@@ -100,5 +100,33 @@ TEST(SinkhornOverRanks, RowShardsMoveAsTheWholeTablesDo) {
   });
 }
 
+// What has no gradient anywhere, and divisions far beyond the recipe.
+TEST(Sinkhorn, ZerosStayAndManyDivisionsAreFinite) {
+  const auto run = [](const at::Tensor& gradient, const SinkhornSettings& settings) {
+    std::vector<OptimizedParameter> parameters = {{"table", at::ones_like(gradient), gradient}};
+    const std::vector<ParameterSettings> rates = {{Rule::kSinkhorn, 1, 0}};
+    Sinkhorn optimizer(parameters, rates, settings, {{gradient.size(0), true}}, dist::self_group());
+    for (int step = 0; step < 3; ++step) optimizer.step(parameters, 0.01, 1);
+    return parameters[0].value;
+  };
+  const at::Tensor zeros = at::zeros({5, 4}), waves = at::sin(at::arange(20, at::kFloat)).reshape({5, 4});
+  EXPECT_TRUE(run(zeros, {}).equal(at::ones({5, 4})));
+  EXPECT_TRUE(run(waves, {.threshold = 1e9}).equal(at::ones({5, 4})));  // every row stands still
+  at::Tensor holes = waves.clone();
+  holes.select(1, 2).zero_();
+  holes.select(0, 3).zero_();
+  const at::Tensor moved = run(holes, {});
+  EXPECT_TRUE(moved.isfinite().all().item<bool>());
+  EXPECT_TRUE(moved.select(1, 2).equal(at::ones({5})));
+  EXPECT_TRUE(moved.select(0, 3).equal(at::ones({4})));
+  // A pattern whose factors grow without end: rows and columns cannot all have the same norm.
+  at::Tensor corner = at::zeros({3, 3});
+  corner.select(0, 0).fill_(1);
+  corner.select(1, 0).fill_(1);
+  const at::Tensor many = run(corner, {.steps = 1001});
+  EXPECT_TRUE(many.isfinite().all().item<bool>());
+  EXPECT_LT((run(waves, {.steps = 401}) - run(waves, {.steps = 1001})).abs().max().item<float>(), 1e-6);
+}
+
 }  // namespace
 }  // namespace hyperparallel::optim

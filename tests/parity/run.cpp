@@ -23,6 +23,7 @@ std::vector<std::string> tiny_overrides() {
           "--model.text_config.n_routed_experts=9",
           "--train.global_batch_size=8",
           "--train.local_batch_size=1",
+          "--train.seed=2",  // no choice of these steps is near a tie: one rank in FP32 and in double differ by 3e-7
           "--train.steps=" + std::to_string(kSteps)};
 }
 

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kTokens = 768;
 constexpr int64_t kSmall = 600'000;  // segments that take less bytes do not matter
 
-// The tiny model on text alone, of which every row is full.
+// A tiny model on text alone, of which every row is full.
 class PlanMemory : public testing::Test {
  protected:
   PlanMemory() {
@@ -31,14 +31,14 @@ class PlanMemory : public testing::Test {
     }
   }
 
-  train::Config config(std::vector<std::string> overrides) const {
+  train::Config config(std::vector<std::string> overrides, const std::string& file = "tiny.yaml") const {
     for (const std::string& extra :
          {std::string("--train.output=/nonexistent"), std::string("--train.threads=1"), std::string("--train.steps=1"),
           std::string("--train.local_batch_size=1"), fmt::format("--data.seq_len={}", kTokens), std::string("--data.workers=0"),
           std::string("--data.over_long=truncate"), std::string("--validation.interval=0"),
           fmt::format("--data.train=[{}]", (scratch_.path() / "text.jsonl").string())})
       overrides.push_back(extra);
-    return train::load_config(fs::path(HP_SOURCE_DIR) / "configs/tiny.yaml", overrides);
+    return train::load_config(fs::path(HP_SOURCE_DIR) / "configs" / file, overrides);
   }
 
  private:
@@ -71,8 +71,10 @@ class Watch : public engine::ActionObserver {
 };
 
 TEST_F(PlanMemory, SegmentsHoldWhatTheirFootprintsSay) {
-  for (const char* dtype : {"float32", "bfloat16"}) {
-    const train::Config config = this->config({"--train.global_batch_size=1", fmt::format("--train.dtype={}", dtype)});
+  for (const auto& [file, dtype] : {std::pair("tiny.yaml", "float32"), std::pair("tiny.yaml", "bfloat16"),
+                                    std::pair("llama_tiny.yaml", "float32"), std::pair("llama_tiny.yaml", "bfloat16")}) {
+    SCOPED_TRACE(file);
+    const train::Config config = this->config({"--train.global_batch_size=1", fmt::format("--train.dtype={}", dtype)}, file);
     train::Trainer trainer(config);
     Watch watch;
     trainer.model().executor->add_observer(watch);

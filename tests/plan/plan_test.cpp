@@ -63,7 +63,10 @@ TEST(Plan, TheTimeLineShowsWhatOverlaps) {
   const Plan plan = plan_of("configs/tiny.yaml", 4, {"--parallel.tp=2", "--parallel.cp=2", "--parallel.ep=4"});
   const auto keys = events_of(plan, "layers.1.attn.index_keys"), queries = events_of(plan, "layers.1.attn.queries"),
              gather = events_of(plan, "layers.2.gather");
-  ASSERT_EQ(keys.size(), 1u);  // index keys are discrete: nothing goes back
+  ASSERT_EQ(keys.size(), 2u);
+  EXPECT_EQ(keys[1].kind, "reduce-scatter");
+  const Plan still = plan_of("configs/tiny.yaml", 4, {"--parallel.cp=2", "--parallel.ep=4", "--train.loss.indexer=0"});
+  EXPECT_EQ(events_of(still, "layers.1.attn.index_keys").size(), 1u);  // no loss, no gradient
   ASSERT_EQ(queries.size(), 2u);
   EXPECT_EQ(keys[0].kind, "all-gather");
   EXPECT_EQ(keys[0].axis, "cp");

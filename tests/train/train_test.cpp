@@ -182,6 +182,46 @@ TEST(Train, BegunAnewLosesNothingBeforeItHasACheckpoint) {
   EXPECT_FALSE(std::filesystem::exists(folder / "run/before-restart"));
 }
 
+TEST(Train, BegunAnewTwiceKeepsTheRunThatEndedAndTheOneThatDidNot) {
+  const Scratch folder;
+  ASSERT_EQ(train(tiny(folder)), 0);
+  ASSERT_EQ(train(tiny(folder, {"--train.restart", "--train.steps=1"})), 0);  // as if it had been killed before its end:
+  std::filesystem::create_directories(folder / "run/before-restart/checkpoints");
+  ASSERT_EQ(train(tiny(folder, {"--train.steps=3", "--train.output=" + (folder / "first").string()})), 0);
+  std::filesystem::remove_all(folder / "run/before-restart/checkpoints");
+  std::filesystem::rename(folder / "first/checkpoints", folder / "run/before-restart/checkpoints");
+  file::write(folder / "broken.jsonl", "{\n");
+  EXPECT_THROW(train(tiny(folder, {"--train.restart", "--data.train=" + (folder / "broken.jsonl").string()})), DataError);
+  EXPECT_EQ(checkpoint::CheckpointStore(folder / "run/before-restart/checkpoints").latest(), 3);
+  EXPECT_EQ(checkpoint::CheckpointStore(folder / "run/before-restart-2/checkpoints").latest(), 1);
+  ASSERT_EQ(train(tiny(folder, {"--train.restart", "--train.steps=1"})), 0);
+  EXPECT_THAT(runs_set_aside(folder / "run"), testing::IsEmpty());
+}
+
+TEST(Train, AnotherUpdateRuleBeginsWithAFreshState) {
+  const Scratch folder;
+  ASSERT_EQ(train(tiny(folder, {"--train.steps=2"})), 0);
+  ASSERT_EQ(train(tiny(folder, {"--train.steps=4", "--optimizer.name=muon"})), 0);
+  const auto checkpoint = checkpoint::CheckpointStore(folder / "run/checkpoints").open(4);
+  EXPECT_TRUE(checkpoint.has("optimizer/momentum/lm_head.weight"));
+  EXPECT_FALSE(checkpoint.has("optimizer/exp_avg/lm_head.weight"));
+  EXPECT_EQ(checkpoint.load("optimizer/step/model.norm.weight").item<int64_t>(), 4);  // AdamW still: it goes on
+}
+
+TEST(Train, WeightsThatAreNotFiniteAreNamedAndNoSample) {
+  const Scratch folder;
+  Trainer trainer(tiny(folder, {"--train.steps=1"}));
+  engine::ParameterStore& store = *trainer.model().parameters;
+  store.master(store.find("model.norm.weight"))[3] = NAN;
+  store.masters_changed();
+  try {
+    trainer.run();
+    FAIL();
+  } catch (const NonFiniteError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("the parameter model.norm.weight holds 1 values that are not finite"));
+  }
+}
+
 TEST(Train, OneTrainingAtATimeWritesIntoAFolder) {
   const Scratch folder;
   const OutputLock lock(folder / "run");

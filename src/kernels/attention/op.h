@@ -27,4 +27,10 @@ at::Tensor csa2_attention(const at::Tensor& q, const at::Tensor& window_kv, cons
                           const at::Tensor& topk, const at::Tensor& sink, const at::Tensor& row, const at::Tensor& start,
                           const AttentionShape& shape);
 
+// How much attention each chosen group gets, for the indexer's loss: p of above summed over the heads, [tokens, k] in the math
+// type, 0 where topk is -1. `windowed` false: the softmax is over the chosen groups and the sink alone. Never differentiated.
+at::Tensor chosen_attention(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv,
+                            const at::Tensor& topk, const at::Tensor& sink, const at::Tensor& row, const at::Tensor& start,
+                            const AttentionShape& shape, bool windowed);
+
 }  // namespace hyperparallel::kernels

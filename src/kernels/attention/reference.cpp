@@ -70,19 +70,30 @@ Chunk Inputs::cut(int64_t first) const {
   return chunk;
 }
 
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+// Scaled, -inf where nothing is seen: [rows, heads, keys] of the window, [rows, heads, k] of the chosen groups, and the sink's.
+at::Tensor near_logits(const Chunk& chunk, const at::Tensor& q, const at::Tensor& window) {
+  const int64_t rows = q.size(0), heads = q.size(1), d = q.size(2);
+  const double scale = std::pow(static_cast<double>(d), -0.5);
+  const at::Tensor near = to_math(at::matmul(q.reshape({rows * heads, d}), window.t()) * scale).view({rows, heads, -1});
+  return near.masked_fill(chunk.blocked.unsqueeze(1), kMinusInfinity);
+}
+at::Tensor far_logits(const Chunk& chunk, const at::Tensor& q, const at::Tensor& selected) {
+  const at::Tensor far = to_math(at::bmm(q, selected.transpose(1, 2)) * std::pow(static_cast<double>(q.size(2)), -0.5));
+  return far.masked_fill(chunk.empty.unsqueeze(1), kMinusInfinity);
+}
+at::Tensor sink_logits(const at::Tensor& q, const at::Tensor& sink) {
+  return sink.view({1, -1, 1}).expand({q.size(0), q.size(1), 1});
+}
+
 // [rows, heads, d]
 at::Tensor attend(const Chunk& chunk, const at::Tensor& q, const at::Tensor& window, const at::Tensor& selected,
                   const at::Tensor& sink) {
   const int64_t rows = q.size(0), heads = q.size(1), d = q.size(2);
-  const double scale = std::pow(static_cast<double>(d), -0.5), minus_infinity = -std::numeric_limits<double>::infinity();
-  at::Tensor near = to_math(at::matmul(q.reshape({rows * heads, d}), window.t()) * scale).view({rows, heads, -1});
-  near = near.masked_fill(chunk.blocked.unsqueeze(1), minus_infinity);
-  std::vector<at::Tensor> logits{near};
-  if (selected.defined()) {
-    const at::Tensor far = to_math(at::bmm(q, selected.transpose(1, 2)) * scale);  // [rows, heads, k]
-    logits.push_back(far.masked_fill(chunk.empty.unsqueeze(1), minus_infinity));
-  }
-  logits.push_back(sink.view({1, heads, 1}).expand({rows, heads, 1}));
+  std::vector<at::Tensor> logits{near_logits(chunk, q, window)};
+  if (selected.defined()) logits.push_back(far_logits(chunk, q, selected));
+  logits.push_back(sink_logits(q, sink));
   const at::Tensor p = at::softmax(at::cat(logits, 2), 2).to(q.scalar_type());
   const int64_t keys = window.size(0);
   at::Tensor out = at::matmul(p.narrow(2, 0, keys).reshape({rows * heads, keys}), window).view({rows, heads, d});
@@ -146,6 +157,25 @@ struct Csa2Attention : torch::autograd::Function<Csa2Attention> {
 };
 
 }  // namespace
+
+at::Tensor chosen_attention(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv,
+                            const at::Tensor& topk, const at::Tensor& sink, const at::Tensor& row, const at::Tensor& start,
+                            const AttentionShape& shape, bool windowed) {
+  const at::NoGradGuard constant;
+  const Inputs inputs{q, window_kv, compressed_kv, topk, sink, row, start, shape};
+  at::Tensor sums = at::zeros({q.size(0), topk.size(1)}, q.options().dtype(math_type(q.scalar_type())));
+  for (int64_t first = 0; first < q.size(0);) {
+    const Chunk chunk = inputs.cut(first);
+    if (chunk.selected.defined()) {
+      std::vector<at::Tensor> logits{far_logits(chunk, chunk.q, chunk.selected), sink_logits(chunk.q, sink)};
+      if (windowed) logits.push_back(near_logits(chunk, chunk.q, chunk.window));
+      const at::Tensor p = at::softmax(at::cat(logits, 2), 2).narrow(2, 0, topk.size(1));
+      sums.narrow(0, first, chunk.rows).copy_(p.sum(1));
+    }
+    first += chunk.rows;
+  }
+  return sums;
+}
 
 at::Tensor csa2_attention(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv,
                           const at::Tensor& topk, const at::Tensor& sink, const at::Tensor& row, const at::Tensor& start,

@@ -76,9 +76,10 @@ void DecoderBuilder::check_overrides() {
   for (const RoleOverride& entry : overrides_) {
     const bool matches = matched_.contains(entry.match) ||
                          std::ranges::any_of(names_, [&](const std::string& name) { return glob_matches(entry.match, name); });
-    if (!matches)
-      mistakes_.push_back(
-          fmt::format("`{}` matches no parameter; the nearest is {}", entry.match, nearest_word(entry.match, names_)));
+    if (matches) continue;
+    const std::string nearest = nearest_word(entry.match, names_);
+    mistakes_.push_back(fmt::format("`{}` matches no parameter{}", entry.match,
+                                    nearest.empty() ? "" : fmt::format("; the nearest is {}", nearest)));
   }
   if (!mistakes_.empty()) throw ConfigError("parallel.plan_overrides: {}", fmt::join(mistakes_, "\nparallel.plan_overrides: "));
 }
@@ -161,7 +162,7 @@ void add_loss(DecoderBuilder& builder, const Vocabulary& head, ValueId hidden, V
     const ValueId sum = builder.program.exchange("loss.sum", engine::ExchangeKind::kAllReduce, "tp", scored);
     builder.program.segment("loss.total", {sum}, {loss}, {}, [=](SegmentRun& run) { run.make(loss, run.read(sum).clone()); });
   }
-  builder.program.loss(loss);
+  builder.program.loss({loss, "cross_entropy"});
 }
 
 }  // namespace hyperparallel::models

@@ -31,13 +31,21 @@
 
 namespace hyperparallel::models {
 
+// Losses beside the cross-entropy, for families that have what they are for; 0 leaves one out.
+struct AuxiliaryLosses {
+  double balance = 0;              // of experts within a sequence
+  double indexer = 0;              // Kullback-Leibler divergence of index scores from attention
+  bool window_in_teacher = false;  // the attention over window, sink and chosen groups is cut to these, not that without a window
+};
+
 // The rank whose program it is, and how its segments compute (`kernels` of the configuration).
 struct ProgramOptions {
   engine::Layout layout;
   std::vector<RoleOverride> overrides = {};  // parallel.plan_overrides, NOTE [Roles] in builder.h
-  int64_t attention_chunk = 128;           // queries per chunk of the reference attention
-  int64_t index_chunk_elements = 8 << 20;  // score elements over all heads that an indexer holds at once
-  int64_t cross_entropy_chunk = 1024;      // rows per chunk of the vocabulary cross-entropy
+  int64_t attention_chunk = 128;             // queries per chunk of the reference attention
+  int64_t index_chunk_elements = 8 << 20;    // score elements over all heads that an indexer holds at once
+  int64_t cross_entropy_chunk = 1024;        // rows per chunk of the vocabulary cross-entropy
+  AuxiliaryLosses losses = {};
 };
 
 // The program of one rank, and what it needs to know of a micro-batch.
@@ -86,7 +94,7 @@ class Architecture {
   virtual int64_t max_positions() const = 0;  // the longest sequence that it is made for
   virtual std::optional<PictureInput> pictures() const { return std::nullopt; }
 
-  // The rank's program with its loss: one loss value, the sum of the cross-entropies of the scored tokens of the cp rank. Throws
+  // The rank's program with its losses: first the sum of the cross-entropies of the scored tokens of the cp rank. Throws
   // ConfigError where a degree of the layout does not fit, naming both numbers and the degrees that do. `tokenizer`: of the data,
   // for families that look at the text of tokens; nullptr where ids are only numbers (plans, benchmarks).
   virtual std::unique_ptr<Model> build(const ProgramOptions& options, const data::Tokenizer* tokenizer) const = 0;

@@ -3,7 +3,7 @@
 #include "kernels/attention/op.h"
 
 #include "kernels/compress/op.h"
-#include "kernels/indexer/op.h"
+#include "kernels/indexer/loss.h"
 #include "kernels/norm/op.h"
 #include "kernels/quantise/op.h"
 #include "kernels/rope/op.h"
@@ -40,6 +40,10 @@ at::Tensor with_received(const at::Tensor& own, const at::Tensor& received) {
 at::Tensor arranged(const at::Tensor& own, const at::Tensor& received, const at::Tensor& rows) {
   if (received.size(0) == 0 && rows.size(0) == own.size(0)) return own;
   return kernels::gather_rows(with_received(own, received), rows);
+}
+
+at::Tensor window_keys(SegmentRun& run, ValueId own, ValueId halo, ValueId rows) {
+  return halo.valid() ? arranged(run.read(own), run.read(halo), run.read(rows)) : run.read(own);
 }
 
 // Adds the attention of one layer, piece by piece.
@@ -88,6 +92,13 @@ class AttentionLayer {
   ValueId launch_gather(const std::string& name, ValueId rows) {
     return program_.launch(name, ExchangeKind::kAllGather, "cp", rows, "groups." + std::to_string(ratio_) + ".gathered",
                            groups_.rows, {}, groups_.order);
+  }
+
+  // NOTE [Training the indexer]: its values have gradients where its loss is on, and then from this loss alone; their inputs are
+  // detached, so that it reaches nothing but the indexer. Without it they are discrete and its parameters stand still.
+  bool trains_indexer() const { return builder_.has_indexer_loss(); }
+  ValueId index_value(const std::string& name, engine::Shape shape) {
+    return trains_indexer() ? program_.value(name, std::move(shape)) : program_.choice(name, std::move(shape));
   }
 
   void add_window_kv() {
@@ -152,12 +163,12 @@ class AttentionLayer {
 
     const ParameterId wk = builder_.weight(prefix_ + "indexer.wk.weight", {text_.index_head_dim, hd});
     const ParameterId k_norm = builder_.gain(prefix_ + "indexer.k_norm.weight", text_.index_head_dim);
-    index_k_ = program_.choice(layer_name(layer_) + ".index_k", {rows, text_.index_head_dim});
+    index_k_ = index_value(layer_name(layer_) + ".index_k", {rows, text_.index_head_dim});
     program_.segment(name_ + ".index_key", {latent, rope.cos, rope.sin}, {index_k_}, {wk, k_norm},
-                     [=, out = index_k_, layer = layer_, eps = text_.rms_norm_eps](SegmentRun& run) {
-                       at::NoGradGuard discrete;
-                       const at::Tensor k =
-                           kernels::rms_norm(engine::linear(run.read(latent), run.weight(wk)), run.parameter(k_norm), eps);
+                     [=, out = index_k_, layer = layer_, eps = text_.rms_norm_eps, trained = trains_indexer()](SegmentRun& run) {
+                       const at::AutoGradMode mode(trained && at::GradMode::is_enabled());
+                       const at::Tensor k = kernels::rms_norm(engine::linear(run.read(latent).detach(), run.weight(wk)),
+                                                              run.parameter(k_norm), eps);
                        const at::Tensor rotated = kernels::apply_rope(k, table_of(run, rope));
                        run.observe(layer_name(layer) + ".index_k.unquantised", rows, [&] { return rotated; });
                        run.make(out, quantised ? kernels::fp4_index(rotated) : rotated);
@@ -188,16 +199,16 @@ class AttentionLayer {
         builder_.weight(prefix_ + "indexer.wq_b.weight", {all_heads * d, text_.q_lora_rank}, kByHead, by("head", all_heads, d));
     const ParameterId weights_proj =
         builder_.weight(prefix_ + "indexer.weights_proj.weight", {all_heads, text_.hidden_size}, kByHead);
-    index_q_ = program_.choice(name_ + ".index_q", {"tokens", heads, d});
-    index_weights_ = program_.choice(name_ + ".index_weights", {"tokens", heads});
+    index_q_ = index_value(name_ + ".index_q", {"tokens", heads, d});
+    index_weights_ = index_value(name_ + ".index_weights", {"tokens", heads});
     program_.segment(name_ + ".index_query", {x_, q_res_, rope_.cos, rope_.sin}, {index_q_, index_weights_}, {wq_b, weights_proj},
                      [=, x = x_, q_res = q_res_, rope = rope_, q_out = index_q_, w_out = index_weights_,
-                      quantised = builder_.config.switches.cache_quantisation](SegmentRun& run) {
-                       at::NoGradGuard discrete;
-                       const at::Tensor q = engine::linear(run.read(q_res), run.weight(wq_b)).view({-1, heads, d});
+                      quantised = builder_.config.switches.cache_quantisation, trained = trains_indexer()](SegmentRun& run) {
+                       const at::AutoGradMode mode(trained && at::GradMode::is_enabled());
+                       const at::Tensor q = engine::linear(run.read(q_res).detach(), run.weight(wq_b)).view({-1, heads, d});
                        const at::Tensor rotated = kernels::apply_rope(q, table_of(run, rope));
                        run.make(q_out, quantised ? kernels::fp4_index(rotated) : rotated);
-                       run.make(w_out, engine::linear(run.read(x), run.weight(weights_proj)));
+                       run.make(w_out, engine::linear(run.read(x).detach(), run.weight(weights_proj)));
                      });
   }
 
@@ -239,6 +250,45 @@ class AttentionLayer {
     if (makes_candidates) builder_.candidates = candidates;
   }
 
+  // What attention says of the chosen groups, and the scores that are to say the same: both are parts of sums over tp.
+  void add_indexer_loss(ParameterId sink, ValueId halo, ValueId window_kv) {
+    const std::string layer = layer_name(layer_);
+    const ValueId attention = program_.choice(name_ + ".chosen_attention.partial", {"tokens", name_ + ".k"}),
+                  scores = program_.value(name_ + ".chosen_scores.partial", {"tokens", name_ + ".k"});
+    const ValueId topk = builder_.topk, compressed = builder_.published.compressed, keys = builder_.inputs.window_rows,
+                  row = builder_.inputs.key_row, start = builder_.inputs.document_start;
+    const int64_t chunk = builder_.options.attention_chunk;
+    std::vector<ValueId> reads{q_, window_kv, compressed, topk, row, start};
+    if (halo.valid()) reads.insert(reads.end(), {halo, keys});
+    program_.segment(name_ + ".teacher", reads, {attention}, {sink},
+                     [=, q = q_, shape = kernels::AttentionShape{text_.sliding_window, chunk},
+                      windowed = builder_.options.losses.window_in_teacher](SegmentRun& run) {
+                       const at::NoGradGuard constant;
+                       run.choose(attention, [&] {
+                         return kernels::chosen_attention(run.read(q), window_keys(run, window_kv, halo, keys),
+                                                          run.read(compressed), run.read(topk), run.parameter(sink),
+                                                          run.read(row), run.read(start), shape, windowed);
+                       });
+                     });
+    const ValueId index_keys = builder_.published.index_keys;
+    program_.segment(name_ + ".student", {index_q_, index_weights_, index_keys, topk}, {scores}, {},
+                     [=, index_q = index_q_, index_weights = index_weights_, heads = text_.index_n_heads](SegmentRun& run) {
+                       const kernels::IndexQueries queries{run.read(index_q), run.read(index_weights), {}, {}, heads};
+                       run.make(scores, kernels::chosen_scores(queries, run.read(index_keys), run.read(topk), chunk));
+                     });
+    const ValueId all_attention = program_.launch(name_ + ".chosen_attention", ExchangeKind::kAllReduce, "tp", attention),
+                  all_scores = program_.launch(name_ + ".chosen_scores", ExchangeKind::kAllReduce, "tp", scores);
+    program_.wait(all_attention);
+    program_.wait(all_scores);
+    const ValueId loss = program_.value(layer + ".indexer_loss", {}), counted = builder_.inputs.counted;
+    program_.segment(name_ + ".indexer_loss", {all_attention, all_scores, topk, counted}, {loss}, {}, [=](SegmentRun& run) {
+      const at::Tensor token_loss = kernels::indexer_loss(run.read(all_scores), run.read(all_attention), run.read(topk));
+      run.observe(layer + ".indexer_token_loss", "tokens", [&] { return token_loss; });
+      run.make(loss, (token_loss * run.read(counted)).sum());
+    });
+    builder_.indexer_losses.push_back(loss);
+  }
+
   // This rank's heads: its part of the layer's output.
   ValueId add_attend(ValueId halo) {
     const int64_t all_heads = text_.num_attention_heads, heads = builder_.local(all_heads, kByHead), hd = text_.head_dim;
@@ -255,6 +305,7 @@ class AttentionLayer {
                   topk = ratio_ > 0 ? builder_.topk : ValueId{};
     if (halo.valid()) program_.wait(halo);
     const ValueId window_kv = add_continued(builder_, window_kv_, KeptRows::Kind::kWindow);
+    if (trains_indexer() && text_.is_index_source(layer_)) add_indexer_loss(sink, halo, window_kv);
     std::vector<ValueId> reads{q_, window_kv, row, start, rope_.cos, rope_.sin};
     if (halo.valid()) reads.insert(reads.end(), {halo, keys});
     if (ratio_ > 0) reads.insert(reads.end(), {compressed, topk});
@@ -262,8 +313,7 @@ class AttentionLayer {
         name_ + ".attend", reads, {out}, {sink, wo_a, wo_b},
         [=, q = q_, rope = rope_,
          shape = kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk}](SegmentRun& run) {
-          const at::Tensor near_kv =
-              halo.valid() ? arranged(run.read(window_kv), run.read(halo), run.read(keys)) : run.read(window_kv);
+          const at::Tensor near_kv = window_keys(run, window_kv, halo, keys);
           const at::Tensor far_kv = compressed.valid() ? run.read(compressed) : at::Tensor();
           const at::Tensor far = topk.valid() ? run.read(topk) : at::Tensor();
           const at::Tensor mixed = kernels::csa2_attention(run.read(q), near_kv, far_kv, far, run.parameter(sink), run.read(row),

@@ -36,7 +36,16 @@ struct ModelBuilder : DecoderBuilder {
   engine::ValueId topk;        // of the newest index source
   engine::ValueId candidates;  // of the candidate source, once it was passed
 
+  // What the auxiliary losses are made of, by layer.
+  struct RouterSums {
+    engine::ValueId shares, counts;  // of the rank's tokens; of the whole sequences
+  };
+  std::vector<RouterSums> router_sums;
+  std::vector<engine::ValueId> indexer_losses;
+
   const TextConfig& text() const { return config.text; }
+  bool has_balance_loss() const { return !options.cached && options.losses.balance > 0; }
+  bool has_indexer_loss() const { return !options.cached && options.losses.indexer > 0; }
 };
 
 // Declares the inputs; `vision` and `text` say which parts are built.
@@ -68,5 +77,6 @@ engine::ValueId add_engram(ModelBuilder& builder, int64_t layer, engine::ValueId
 engine::ValueId add_attention(ModelBuilder& builder, int64_t layer, engine::ValueId x);     // -> [tokens, hidden]
 engine::ValueId add_moe(ModelBuilder& builder, int64_t layer, engine::ValueId x);           // -> [tokens, hidden]
 void add_head(ModelBuilder& builder, engine::ValueId streams, engine::ValueId pre);         // final norm, loss
+void add_auxiliary_losses(ModelBuilder& builder);                                           // what layers left for them
 
 }  // namespace hyperparallel::models::deepseek_v41

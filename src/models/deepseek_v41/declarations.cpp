@@ -126,6 +126,7 @@ std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const Pro
     sizes[name + ".engram.asked"] = shard * text.engram_columns() * senders;
     sizes[name + ".engram.unique"] = shard * text.engram_columns();
   }
+  sizes["sequences"] = 1;
   sizes["candidate_blocks"] =
       text.candidate_block_size == 0 ? 0 : std::min(text.candidate_topk_blocks, groups_seen / text.candidate_block_size + 1);
   for (size_t i = 0; i < text.engram_layer_ids.size(); ++i) {

@@ -3,39 +3,15 @@
 #include <algorithm>
 #include <map>
 
+#include "models/adapter/footprints.h"
 #include "models/deepseek_v41/builder.h"
 
 namespace hyperparallel::models::deepseek_v41 {
 namespace {
 
-using engine::Buffer;
 using engine::Dimension;
 using engine::Element;
 using engine::Footprint;
-using Buffers = std::vector<Buffer>;
-
-Buffer math(engine::Shape shape) {
-  return {std::move(shape), Element::kMath};
-}
-Buffer compute(engine::Shape shape) {
-  return {std::move(shape), Element::kCompute};
-}
-// A copy in the math type that is made only where the compute type is another.
-Buffer cast(engine::Shape shape) {
-  return {std::move(shape), Element::kCast};
-}
-Buffer int64(engine::Shape shape) {
-  return {std::move(shape), Element::kInt64};
-}
-
-void append(Buffers& to, const Buffers& more) {
-  to.insert(to.end(), more.begin(), more.end());
-}
-
-// rms_norm of a tensor of the graph: what it is squared and multiplied in, the normalised rows before the gain, 1 / rms.
-Buffers saved_by_norm(const Dimension& rows, int64_t width) {
-  return {math({rows, width}), compute({rows, width}), math({rows})};
-}
 
 // clamped_swiglu of [rows, width]; `weighted`: with a weight for each row.
 Buffers saved_by_swiglu(const Dimension& rows, int64_t width, bool clamped, bool weighted) {
@@ -46,9 +22,11 @@ Buffers saved_by_swiglu(const Dimension& rows, int64_t width, bool clamped, bool
 class Declaration {
  public:
   Declaration(engine::Program& program, const ModelConfig& config, const ProgramOptions& options)
-      : program_(program), t_(config.text), layout_(options.layout), rows_(layout_.sequence_parallel ? "shard" : "tokens") {
-    for (size_t i = 0; i < program.segments.size(); ++i) index_[program.segments[i].name] = i;
-  }
+      : program_(program),
+        footprints_(program),
+        t_(config.text),
+        layout_(options.layout),
+        rows_(layout_.sequence_parallel ? "shard" : "tokens") {}
 
   void run() {
     set_elements();
@@ -63,10 +41,7 @@ class Declaration {
   }
 
  private:
-  void set(const std::string& segment, Footprint footprint) {
-    const auto found = index_.find(segment);  // some segments exist in some layouts only
-    if (found != index_.end()) program_.segments[found->second].footprint = std::move(footprint);
-  }
+  void set(const std::string& segment, Footprint footprint) { footprints_.set(segment, std::move(footprint)); }
 
   void set_elements() {
     const auto ends = [](const std::string& name, std::initializer_list<const char*> endings) {
@@ -78,7 +53,11 @@ class Declaration {
         value.element = Element::kMath;
       if (ends(value.name, {".topk", ".candidate_blocks"})) value.element = Element::kInt32;
       if (ends(value.name, {".index_k", ".index_keys", ".index_q", ".index_weights"})) value.element = Element::kCompute;
-      if (value.name == "image" || value.name == "closed" || value.name == "padding") value.element = Element::kBool;
+      if (value.name == "image" || value.name == "closed" || value.name == "padding" || value.name == "counted")
+        value.element = Element::kBool;
+      if (value.name.find(".chosen_") != std::string::npos ||
+          ends(value.name, {".sequence_shares", "_loss", "_loss.partial", "_loss.sum"}))
+        value.element = Element::kMath;
     }
   }
 
@@ -144,6 +123,27 @@ class Declaration {
     if (ratio > 0) attend.backward.push_back(math({groups + ".gathered", hd}));
     if (layout_.size("cp") > 1) attend.saved.push_back(compute({"window.keys", hd}));
     set(name + ".attend", attend);
+    add_indexer_loss(name, groups);
+  }
+
+  void add_indexer_loss(const std::string& name, const std::string& groups) {
+    if (!footprints_.has(name + ".student")) return;
+    const int64_t hd = t_.head_dim, heads = layout_.part(t_.num_attention_heads, "tp"), width = t_.index_head_dim,
+                  index_heads = layout_.part(t_.index_n_heads, "tp");
+    const Dimension rows = "attention.rows", chosen = name + ".k";
+    set(name + ".teacher", {{}, {math({3, rows, heads, chosen}), compute({rows, chosen, hd})}, {}});
+    // A chunk of queries at a time, in the math type.
+    set(name + ".student", {{},
+                            {compute({rows, chosen, width}), math({rows, chosen, width}), math({rows, index_heads, width}),
+                             math({2, rows, index_heads, chosen})},
+                            {compute({"tokens", index_heads, width}), math({groups + ".gathered", width}),
+                             cast({groups + ".gathered", width}), compute({rows, chosen, width}), math({2, rows, chosen, width}),
+                             math({2, rows, index_heads, width}), math({3, rows, index_heads, chosen})}});
+    set(name + ".indexer_loss", {{math({4, "tokens", chosen})}, {math({2, "tokens", chosen})}, {math({2, "tokens", chosen})}});
+    footprints_.segment(name + ".index_query").footprint.backward = {compute({2, "tokens", index_heads, width}),
+                                                                     compute({"tokens", t_.q_lora_rank})};
+    if (footprints_.has(name + ".index_key"))
+      footprints_.segment(name + ".index_key").footprint.saved = saved_by_norm(groups, width);
   }
 
   void add_moe(const std::string& name) {
@@ -155,15 +155,14 @@ class Declaration {
     route.backward = {math({3, "shard", experts}), math({"choices", d}), math({"shard", d}), cast({"shard", d})};
     set(name + ".route", route);
 
-    const auto found = index_.find(name + ".experts");
-    const Dimension rows = program_.values[program_.segments[found->second].makes.front().index].shape.front();
+    const Dimension rows = program_.values[footprints_.segment(name + ".experts").makes.front().index].shape.front();
     Footprint mlp;
     mlp.saved = saved_by_swiglu(rows, w, clamped, /*weighted=*/true);
     if (layout_.size("ep") > 1) append(mlp.saved, {compute({rows, d}), math({rows}), int64({rows})});
     mlp.forward = {layout_.size("ep") > 1 ? compute({rows, d}) : cast({rows, w})};  // back in the order of the senders
     set(name + ".experts", mlp);
 
-    const bool by_channel = index_.contains(name + ".shared");
+    const bool by_channel = footprints_.has(name + ".shared");
     const Dimension shared_rows = by_channel ? "tokens" : "shard";
     Footprint shared;
     shared.saved = saved_by_swiglu(shared_rows, by_channel ? layout_.part(w, "tp") : w, clamped, /*weighted=*/false);
@@ -190,28 +189,23 @@ class Declaration {
   }
 
   void add_ends() {
-    const int64_t n = t_.hc_mult, d = t_.hidden_size, words = layout_.part(t_.vocab_size, "tp");
-    set("embed", {{}, {compute({2, "tokens", d})}, {}});
+    const int64_t n = t_.hc_mult, d = t_.hidden_size;
     Footprint norm;
     norm.saved = saved_by_norm(rows_, d);
     norm.saved.push_back(cast({rows_, n, d}));
     norm.forward = collapsing_;
     norm.backward = {math({rows_, n, d})};
     set("final_norm", norm);
-    Footprint loss;
-    loss.saved = {int64({2, "tokens"}), math({"tokens"})};
-    loss.forward = {compute({"tokens", d}), math({2, "loss.rows", words})};
-    loss.backward = {compute({2, "tokens", d}), math({"loss.rows", words}), cast({"loss.rows", (words + 1) / 2})};
-    set("loss", loss);
+    footprints_.set_ends(d, layout_.part(t_.vocab_size, "tp"));
   }
 
   engine::Program& program_;
+  const Footprints footprints_;
   const TextConfig& t_;
   const engine::Layout& layout_;
   const Dimension rows_;  // of the streams
   // While streams are collapsed and normalised: a row in the math type, and copies on the way back to another compute type.
   const Buffers collapsing_{math({rows_, t_.hidden_size}), cast({rows_, t_.hidden_size}), cast({rows_, t_.hidden_size / 2})};
-  std::map<std::string, size_t> index_;
 };
 
 }  // namespace

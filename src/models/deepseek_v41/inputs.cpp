@@ -110,6 +110,11 @@ void add_inputs(ModelBuilder& builder, bool text, bool vision) {
     in.image = discrete("image", {"shard"});
     in.closed = discrete("closed", {"shard"});  // Engram gates stay shut: image positions and padding
     in.padding = discrete("padding", {"shard"});
+    if (builder.has_balance_loss()) {
+      in.sequence = discrete("sequence", {"shard"});                      // the document of each token; -1: padding
+      in.sequence_lengths = discrete("sequence.lengths", {"sequences"});  // tokens of each, padding left out
+    }
+    if (builder.has_indexer_loss()) in.counted = discrete("counted", {"tokens"});  // bool: no padding
     if (!builder.options.cached) {
       in.window = add_halo_inputs(builder, "window", "cp");       // keys that the windows of other ranks reach
       in.window_rows = discrete("window.rows", {"window.keys"});  // window keys in order, as rows of [own; received]

@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "kernels/balance/op.h"
 #include "kernels/types.h"
 #include "models/deepseek_v41/builder.h"
 
@@ -91,9 +92,18 @@ struct MoeLayer {
     order = program.choice(name + ".order", {choices}), counts = program.choice(name + ".counts", {experts});
     send_rows = program.choice(name + ".send_rows", {ranks});
     sent = program.value(name + ".sent", {choices, d}), sent_weights = program.value(name + ".sent_weights", {choices});
-    const ValueId image = builder.inputs.image, padding = builder.inputs.padding;
+    const ValueId image = builder.inputs.image, padding = builder.inputs.padding, sequence = builder.inputs.sequence,
+                  lengths = builder.inputs.sequence_lengths;
+    std::vector<ValueId> reads{x, image, padding}, makes{ids, order, counts, send_rows, sent, sent_weights};
+    ModelBuilder::RouterSums sums;
+    if (sequence.valid()) {
+      sums = {program.value(name + ".sequence_shares", {"sequences", experts}),
+              program.choice(name + ".own_sequence_counts", {"sequences", experts})};
+      reads.insert(reads.end(), {sequence, lengths});
+      makes.insert(makes.end(), {sums.shares, sums.counts});
+    }
     program.segment(
-        name + ".route", {x, image, padding}, {ids, order, counts, send_rows, sent, sent_weights}, {gate, bias, bias_vl},
+        name + ".route", reads, makes, {gate, bias, bias_vl},
         [=, layer = layer, k = k, experts = experts, order = order, counts = counts, send_rows = send_rows, sent = sent,
          sent_weights = sent_weights, owners = engine::even_parts(experts, ranks), temperature = text.gate_temp,
          normalise = text.norm_topk_prob, scale = text.routed_scaling_factor](SegmentRun& run) {
@@ -114,10 +124,18 @@ struct MoeLayer {
           const at::Tensor weights = kernels::expert_weights(scores, chosen, normalise, scale);  // [shard, k]
           run.make(sent, kernels::dispatch_rows(input, row_order, k));
           run.make(sent_weights, weights.reshape({-1}).index_select(0, row_order));
+          if (sums.shares.valid()) {
+            const int64_t sequences = run.read(lengths).size(0);
+            run.make(sums.shares, kernels::sequence_shares(scores, run.read(sequence), sequences));
+            run.choose(sums.counts, [&] { return kernels::sequence_counts(chosen, run.read(sequence), sequences, experts); });
+          }
           run.count(layer_name(layer) + ".loads", loads_of(chosen, run.read(image), run.read(padding), experts));
           run.observe(layer_name(layer) + ".router_scores", "shard", [&] { return scores; });
           run.observe(layer_name(layer) + ".expert_weights", "shard", [&] { return weights; });
         });
+    if (!sums.shares.valid()) return;
+    sums.counts = program.launch(name + ".sequence_counts", ExchangeKind::kAllReduce, "sample", sums.counts);
+    builder.router_sums.push_back(sums);
   }
 
   // What comes from where: counts first, then rows.
@@ -202,6 +220,7 @@ ValueId add_moe(ModelBuilder& builder, int64_t layer, ValueId streams_x) {
     shared_sum = program.launch(moe.name + ".shared_sum", ExchangeKind::kReduceScatter, "tp", part, "shard", builder.tp_rows);
   }
   const ValueId returned = moe.add_experts();
+  if (builder.has_balance_loss()) program.wait(builder.router_sums.back().counts);
 
   const ValueId out = program.value(leaving_shard(builder, layer_name(layer) + ".ffn_out"), {"shard", moe.d});
   std::vector<ValueId> reads{x, returned, moe.order};

@@ -88,6 +88,19 @@ class Preparation {
     put(in_.image, batch_.image_mask.index_select(0, shard));
     put(in_.closed, batch_.image_mask.logical_or(batch_.padding).index_select(0, shard));
     put(in_.padding, batch_.padding.index_select(0, shard));
+    if (in_.counted.valid()) put(in_.counted, batch_.padding.logical_not().index_select(0, tensor_of(own_)));
+    if (in_.sequence.valid()) add_sequences(shard);
+  }
+
+  void add_sequences(const at::Tensor& shard) {
+    std::vector<int64_t> sequence(tokens_.tokens()), lengths(tokens_.documents());
+    const at::Tensor padding = batch_.padding.contiguous();
+    for (int64_t t = 0; t < tokens_.tokens(); ++t) {
+      sequence[t] = padding.const_data_ptr<bool>()[t] ? -1 : tokens_.document(t);
+      if (sequence[t] >= 0) ++lengths[sequence[t]];
+    }
+    put(in_.sequence, tensor_of(sequence).index_select(0, shard));
+    put(in_.sequence_lengths, lengths);
   }
 
   // A stretch of window keys: a chunk's tokens behind those of the same document that its windows reach back to.

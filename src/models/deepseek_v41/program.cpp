@@ -105,6 +105,7 @@ ModelProgram build_program(const ModelConfig& config, const ProgramOptions& opti
     builder.program.end_region();
   }
   add_head(builder, streams, pre);
+  add_auxiliary_losses(builder);
   builder.check_overrides();
   model.inputs = builder.inputs;
   model.program = std::move(builder.program).build();
@@ -121,7 +122,7 @@ ModelProgram build_vision_program(const ModelConfig& config, const ProgramOption
   const ValueId objective = builder.program.value("loss", {});
   builder.program.segment("objective", {spans, cotangent}, {objective}, {},
                           [=](SegmentRun& run) { run.make(objective, (run.read(spans) * run.read(cotangent)).sum()); });
-  builder.program.loss(objective);
+  builder.program.loss({objective, "objective"});
   model.inputs = builder.inputs;
   model.program = std::move(builder.program).build();
   return model;

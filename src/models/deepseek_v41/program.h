@@ -6,6 +6,7 @@
 //   kv          window and compressed KV, index keys        exchanges over cp start
 //   queries     `layers.i.q`, index queries                 exchanges end
 //   select      `layers.i.topk`, candidates                 index sources only
+//   teach       index scores against attention              index sources, with the indexer's loss
 //   attend      `layers.i.attn_out`                         summed over tp
 //   hc_attn.out `layers.i.mid`
 //   hc_ffn.in   as hc_attn.in
@@ -62,8 +63,10 @@ struct ContinuedRows {
 
 // Inputs of the program, by name; see inputs.cpp for what each holds. Where a program has no use for one, its id is not valid.
 struct ModelInputs : TokenInputs {
-  engine::ValueId document_start, key_row;  // of all tokens of the cp rank
-  engine::ValueId image, closed, padding;   // of the tp rank's part of them
+  engine::ValueId document_start, key_row;     // of all tokens of the cp rank
+  engine::ValueId image, closed, padding;      // of the tp rank's part of them
+  engine::ValueId sequence, sequence_lengths;  // with the balance loss
+  engine::ValueId counted;                     // with the indexer's loss
   Halo window;
   engine::ValueId window_rows;
   struct Groups {
@@ -97,9 +100,9 @@ struct ModelProgram {
   engine::Program program;
 };
 
-// The whole model with its loss: one loss value, the sum of the cross-entropies of the scored tokens of the cp rank. A cached
-// program has the same parameters in the same order, and outputs in place of the loss; cp is 1 there. Throws ConfigError where a
-// degree does not divide what it cuts.
+// The whole model with its losses: cross_entropy, and balance and indexer where the options weigh them. A cached program has the
+// same parameters in the same order, and outputs in place of the loss; cp is 1 there. Throws ConfigError where a degree does not
+// divide what it cuts.
 ModelProgram build_program(const ModelConfig& config, const ProgramOptions& options);
 // The vision tower alone; its loss is sum(span_embeddings * cotangent).
 ModelProgram build_vision_program(const ModelConfig& config, const ProgramOptions& options);

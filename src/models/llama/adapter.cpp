@@ -74,7 +74,11 @@ class LlamaArchitecture : public Architecture {
   }
   std::map<std::string, int64_t> symbol_sizes(const ProgramOptions& options, int64_t tokens, int64_t, Routing) const override {
     const int64_t own = options.layout.part(tokens, "cp");
-    return {{"tokens", own}, {"shard", options.layout.part(own, "tp")}, {"all_tokens", tokens}};
+    return {{"tokens", own},
+            {"shard", options.layout.part(own, "tp")},
+            {"all_tokens", tokens},
+            {"attention.rows", std::min(options.attention_chunk, own)},
+            {"loss.rows", std::min(options.cross_entropy_chunk, own)}};
   }
 
  private:

@@ -181,7 +181,9 @@ void check_degrees(const LlamaConfig& config, const engine::Layout& layout) {
 
 LlamaProgram build_program(const LlamaConfig& config, const ProgramOptions& options, double std) {
   check_degrees(config, options.layout);
-  return Builder(config, options, std).build();
+  LlamaProgram built = Builder(config, options, std).build();
+  declare_footprints(built.program, config, options.layout);
+  return built;
 }
 
 }  // namespace hyperparallel::models::llama

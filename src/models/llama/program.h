@@ -31,5 +31,7 @@ struct LlamaProgram {
 
 // Throws ConfigError where a degree of the layout does not fit.
 LlamaProgram build_program(const LlamaConfig& config, const ProgramOptions& options, double std);
+// Fills the footprints of all segments: footprints.cpp.
+void declare_footprints(engine::Program& program, const LlamaConfig& config, const engine::Layout& layout);
 
 }  // namespace hyperparallel::models::llama

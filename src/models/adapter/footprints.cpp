@@ -1,0 +1,45 @@
+#include "models/adapter/footprints.h"
+
+namespace hyperparallel::models {
+
+using engine::Buffer;
+using engine::Element;
+
+Buffer math(engine::Shape shape) {
+  return {std::move(shape), Element::kMath};
+}
+Buffer compute(engine::Shape shape) {
+  return {std::move(shape), Element::kCompute};
+}
+Buffer cast(engine::Shape shape) {
+  return {std::move(shape), Element::kCast};
+}
+Buffer int64(engine::Shape shape) {
+  return {std::move(shape), Element::kInt64};
+}
+
+void append(Buffers& to, const Buffers& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
+Buffers saved_by_norm(const engine::Dimension& rows, int64_t width) {
+  return {math({rows, width}), compute({rows, width}), math({rows})};
+}
+
+Footprints::Footprints(engine::Program& program) : program_(program) {
+  for (size_t i = 0; i < program.segments.size(); ++i) index_[program.segments[i].name] = i;
+}
+
+void Footprints::set(const std::string& segment, engine::Footprint footprint) const {
+  const auto found = index_.find(segment);
+  if (found != index_.end()) program_.segments[found->second].footprint = std::move(footprint);
+}
+
+void Footprints::set_ends(int64_t width, int64_t words) const {
+  set("embed", {{}, {compute({2, "tokens", width})}, {}});
+  set("loss", {{int64({2, "tokens"}), math({"tokens"})},
+               {compute({"tokens", width}), math({2, "loss.rows", words})},
+               {compute({2, "tokens", width}), math({"loss.rows", words}), cast({"loss.rows", (words + 1) / 2})}});
+}
+
+}  // namespace hyperparallel::models
