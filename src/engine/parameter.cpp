@@ -122,6 +122,11 @@ void ParameterStore::add_to_slot(ParameterId id, const at::Tensor& gradient) {
   slot(id).add_(gradient);
 }
 
+void ParameterStore::move_to_slot(ParameterId id, at::Tensor gradient) {
+  if (slots_[id.index].defined()) return add_to_slot(id, gradient);
+  slots_[id.index] = std::move(gradient);
+}
+
 at::Tensor ParameterStore::take_slot(ParameterId id) {
   at::Tensor taken = slot(id);
   slots_[id.index] = at::Tensor();

@@ -108,6 +108,7 @@ class ParameterStore {
   at::Tensor& slot(ParameterId id);
   bool has_slot(ParameterId id) const { return slots_[id.index].defined(); }
   void add_to_slot(ParameterId id, const at::Tensor& gradient);  // any floating type
+  void move_to_slot(ParameterId id, at::Tensor gradient);  // of the slot's type and shape; becomes the slot where it is the first
   // Removes and returns the slot.
   at::Tensor take_slot(ParameterId id);
 

@@ -159,50 +159,57 @@ void combine_parts(const VocabularyPart& part, at::Tensor& log_sums, at::Tensor&
 
 struct LinearCrossEntropy : Function<LinearCrossEntropy> {
   // Only scored rows meet the vocabulary.
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden, const at::Tensor& /*anchor*/,
-                            const at::Tensor& targets, const Weight& weight, int64_t chunk, const VocabularyPart& part) {
+  static variable_list forward(AutogradContext* context, const at::Tensor& hidden, const at::Tensor& /*anchor*/,
+                               const at::Tensor& targets, const Weight& weight, int64_t chunk, const VocabularyPart& part,
+                               double z, bool derive) {
     save_weight(context, weight);
     const at::Tensor scored = targets.ge(0).nonzero().flatten();  // [scored]
-    const at::Tensor rows = hidden.index_select(0, scored);
+    const at::Tensor rows = hidden.detach().index_select(0, scored);
     const at::Tensor w = weight.value().to(hidden.scalar_type());
     const at::Tensor ids = targets.index_select(0, scored) - part.first;
     const at::Tensor here = ids.ge(0).logical_and(ids.lt(w.size(0))), own = ids.clamp(0, w.size(0) - 1);  // [scored]
     const auto options = hidden.options().dtype(kernels::math_type(hidden.scalar_type()));
-    at::Tensor log_sums = at::empty({scored.size(0)}, options), target_logits = at::empty({scored.size(0)}, options);
+    const at::Tensor losses = at::empty({scored.size(0)}, options), log_sums = at::empty({scored.size(0)}, options);
+    at::Tensor dx, dw;  // of sum + z * squares
+    if (derive) dx = at::empty_like(rows);
+    if (derive && weight.store->trainable(weight.id)) dw = at::zeros(w.sizes(), options.dtype(weight.store->master_type()));
     for (int64_t first = 0; first < scored.size(0); first += chunk) {
       const int64_t count = std::min(chunk, scored.size(0) - first);
-      const at::Tensor logits = at::linear(rows.narrow(0, first, count), w).to(options.dtype());  // [chunk, vocabulary]
-      log_sums.narrow(0, first, count).copy_(logits.logsumexp(1));
-      target_logits.narrow(0, first, count).copy_(logits.gather(1, own.narrow(0, first, count).unsqueeze(1)).squeeze(1));
+      const auto cut = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
+      at::Tensor logits = at::linear(cut(rows), w).to(options.dtype());  // [chunk, vocabulary]
+      at::Tensor log_sum = logits.logsumexp(1), target = logits.gather(1, cut(own).unsqueeze(1)).squeeze(1);
+      target.masked_fill_(cut(here).logical_not(), 0);
+      combine_parts(part, log_sum, target);
+      cut(losses).copy_(log_sum - target);
+      cut(log_sums).copy_(log_sum);
+      if (!derive) continue;
+      at::Tensor d = logits.sub_(log_sum.unsqueeze(1)).exp_();  // probabilities
+      if (z != 0) d.mul_(log_sum.mul(2 * z).add_(1).unsqueeze(1));
+      d.scatter_add_(1, cut(own).unsqueeze(1), cut(here).to(d.scalar_type()).neg().unsqueeze(1));
+      d = d.to(hidden.scalar_type());
+      at::Tensor out = cut(dx);
+      at::mm_out(out, d, w);
+      if (dw.defined()) add_product(dw, d, cut(rows));
     }
-    target_logits.masked_fill_(here.logical_not(), 0);
-    combine_parts(part, log_sums, target_logits);
-    context->save_for_backward({hidden, scored, own, here, log_sums});
-    context->saved_data["chunk"] = chunk;
-    return at::zeros({hidden.size(0)}, options).index_copy_(0, scored, log_sums - target_logits);
+    if (derive) context->save_for_backward({scored, dx, dw});
+    context->saved_data["tokens"] = hidden.size(0);
+    context->saved_data["z"] = z;
+    const at::Tensor token_loss = at::zeros({hidden.size(0)}, options).index_copy_(0, scored, losses);
+    context->mark_non_differentiable({token_loss});
+    return {losses.sum(), log_sums.square().sum(), token_loss};
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     WeightHolder& weight = saved_weight(context);
     const variable_list saved = context->get_saved_variables();
-    const at::Tensor hidden = saved[0].detach(), scored = saved[1], own = saved[2], here = saved[3], log_sums = saved[4];
-    const int64_t chunk = context->saved_data["chunk"].toInt();
-    const at::Tensor rows = hidden.index_select(0, scored), w = weight.value(hidden.scalar_type());
-    const at::Tensor seeds = gradients[0].index_select(0, scored);  // [scored]
-    at::Tensor dx = at::zeros_like(hidden), slot;
-    if (weight.store->trainable(weight.id)) slot = weight.store->slot(weight.id);
-    for (int64_t first = 0; first < scored.size(0); first += chunk) {
-      const int64_t count = std::min(chunk, scored.size(0) - first);
-      const auto part = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
-      const at::Tensor x = part(rows);
-      at::Tensor d = at::linear(x, w).to(log_sums.scalar_type());
-      d.sub_(part(log_sums).unsqueeze(1)).exp_();  // probabilities
-      d.scatter_add_(1, part(own).unsqueeze(1), part(here).to(d.scalar_type()).neg().unsqueeze(1));
-      d.mul_(part(seeds).unsqueeze(1));
-      d = d.to(hidden.scalar_type());
-      dx.index_copy_(0, part(scored), at::mm(d, w));
-      if (slot.defined()) add_product(slot, d, x);
-    }
-    return {dx, Variable(), Variable(), Variable(), Variable(), Variable()};
+    const at::Tensor scored = saved[0], dx = saved[1];
+    const auto number = [](const at::Tensor& t) { return t.defined() ? t.item<double>() : 0; };
+    const double seed = number(gradients[0]), square_seed = number(gradients[1]), z = context->saved_data["z"].toDouble();
+    HP_CHECK(std::abs(square_seed - z * seed) <= 1e-6 * std::abs(z * seed), "a z-loss of {} is derived with {} : {}", z, seed,
+             square_seed);
+    at::Tensor all = at::zeros({context->saved_data["tokens"].toInt(), dx.size(1)}, dx.options());
+    all.index_copy_(0, scored, dx * seed);
+    if (saved[2].defined()) weight.store->move_to_slot(weight.id, saved[2].detach().mul_(seed));
+    return {all, Variable(), Variable(), Variable(), Variable(), Variable(), Variable(), Variable()};
   }
 };
 
@@ -225,9 +232,12 @@ at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& offsets, const 
 at::Tensor embedding(const at::Tensor& ids, const Weight& weight) {
   return Embedding::apply(ids, anchor_of(weight), weight);
 }
-at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& targets, const Weight& weight, int64_t chunk,
-                                const VocabularyPart& part) {
-  return LinearCrossEntropy::apply(hidden, anchor_of(weight), targets, weight, chunk, part);
+CrossEntropy linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& targets, const Weight& weight, int64_t chunk,
+                                  const VocabularyPart& part, double z) {
+  const at::Tensor anchor = anchor_of(weight);
+  const bool derive = at::GradMode::is_enabled() && (hidden.requires_grad() || anchor.requires_grad());
+  const variable_list found = LinearCrossEntropy::apply(hidden, anchor, targets, weight, chunk, part, z, derive);
+  return {found[0], found[1], found[2]};
 }
 
 }  // namespace hyperparallel::engine

@@ -40,11 +40,19 @@ struct VocabularyPart {
   int64_t first = 0;
 };
 
+struct CrossEntropy {
+  at::Tensor sum;         // of the scored tokens' losses: a scalar, differentiable
+  at::Tensor squares;     // of log(sum of exp), likewise (z-loss)
+  at::Tensor token_loss;  // [tokens], 0 where not scored; constant
+};
+
 // Cross-entropy of hidden @ weight^T against targets, without ever holding the logits of more than `chunk` rows.
 // hidden [tokens, width], equal on all ranks of the part's group; targets int64 [tokens], -100 = not scored; weight [the part's
-// rows, width] -> loss [tokens] in FP32 (FP64), 0 where not scored, equal on all ranks. The product runs in hidden's type, the
-// rest in FP32. The gradient of hidden is this rank's part of a sum over the group. Communicates once in forward.
-at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& targets, const Weight& weight, int64_t chunk,
-                                const VocabularyPart& part = {});
+// rows, width] -> in FP32 (FP64), equal on all ranks. The product runs in hidden's type, the rest in FP32. The gradient of hidden
+// is this rank's part of a sum over the group. Communicates in forward, once for each chunk.
+// Where a gradient will be asked for, forward derives each chunk at once, so that its logits are formed a single time: by
+// sum + z * squares. Backward only scales; the gradient of `squares` must be z times that of `sum`, else InternalError.
+CrossEntropy linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& targets, const Weight& weight, int64_t chunk,
+                                  const VocabularyPart& part = {}, double z = 0);
 
 }  // namespace hyperparallel::engine

@@ -9,12 +9,12 @@
 namespace hyperparallel::optim {
 namespace {
 
-template <class T>
+template <class T, class Moment>
 void update_chunk(const OptimizedParameter& parameter, const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq,
                   const AdamWFactors& factors, const Chunk& chunk) {
+  const auto moments = [&](const at::Tensor& tensor) { return static_cast<Moment*>(tensor.mutable_data_ptr()) + chunk.begin; };
   adamw_update(factors, chunk.size, parameter.gradient.const_data_ptr<T>() + chunk.begin,
-               parameter.value.mutable_data_ptr<T>() + chunk.begin, exp_avg.mutable_data_ptr<T>() + chunk.begin,
-               exp_avg_sq.mutable_data_ptr<T>() + chunk.begin);
+               parameter.value.mutable_data_ptr<T>() + chunk.begin, moments(exp_avg), moments(exp_avg_sq));
 }
 
 }  // namespace
@@ -27,8 +27,9 @@ AdamW::AdamW(std::span<const OptimizedParameter> parameters, std::span<const Par
     const at::Tensor& value = parameters[i].value;
     HP_CHECK(value.scalar_type() == at::kFloat || value.scalar_type() == at::kDouble, "`{}` is {}, not FP32 or FP64",
              parameters[i].name, at::toString(value.scalar_type()));
-    entries_.push_back({parameters[i].name, settings[i], at::zeros_like(value, value.options(), at::MemoryFormat::Contiguous),
-                        at::zeros_like(value, value.options(), at::MemoryFormat::Contiguous), at::zeros({}, at::kLong)});
+    const auto moments = value.options().dtype(value.scalar_type() == at::kDouble ? at::kDouble : adamw.moments);
+    entries_.push_back({parameters[i].name, settings[i], at::zeros(value.sizes(), moments), at::zeros(value.sizes(), moments),
+                        at::zeros({}, at::kLong)});
   }
 }
 
@@ -54,10 +55,13 @@ void AdamW::step(std::span<const OptimizedParameter> parameters, double lr, doub
   for_each_chunk(chunks_of_gradients(parameters), [&](const Chunk& chunk, size_t) {
     const OptimizedParameter& parameter = parameters[chunk.tensor];
     const Entry& entry = entries_[chunk.tensor];
-    if (parameter.value.scalar_type() == at::kFloat) {
-      update_chunk<float>(parameter, entry.exp_avg, entry.exp_avg_sq, factors[chunk.tensor], chunk);
+    const AdamWFactors& own = factors[chunk.tensor];
+    if (entry.exp_avg.scalar_type() == at::kBFloat16) {
+      update_chunk<float, uint16_t>(parameter, entry.exp_avg, entry.exp_avg_sq, own, chunk);
+    } else if (parameter.value.scalar_type() == at::kFloat) {
+      update_chunk<float, float>(parameter, entry.exp_avg, entry.exp_avg_sq, own, chunk);
     } else {
-      update_chunk<double>(parameter, entry.exp_avg, entry.exp_avg_sq, factors[chunk.tensor], chunk);
+      update_chunk<double, double>(parameter, entry.exp_avg, entry.exp_avg_sq, own, chunk);
     }
   });
 }

@@ -16,11 +16,14 @@ struct AdamWSettings {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-20;
+  // Of the stored moments: FP32, or BF16, half the memory: each is off by up to 2^-9 of its value, an update by about as much.
+  // Parameters in FP64 have FP64 moments.
+  at::ScalarType moments = at::kFloat;
 };
 
 class AdamW : public Optimizer {
  public:
-  // Moments of the parameters' dtype (FP32 or FP64), zero. `settings` has an entry for each parameter.
+  // Moments are zero; parameters FP32 or FP64. `settings` has an entry for each parameter.
   AdamW(std::span<const OptimizedParameter> parameters, std::span<const ParameterSettings> settings, const AdamWSettings& adamw);
 
   void step(std::span<const OptimizedParameter> parameters, double lr, double coefficient) override;

@@ -55,8 +55,10 @@ std::string describe(const ParameterSpec& parameter, const ParameterSettings& se
   return text;
 }
 
-int64_t state_tensors(Rule rule) {
-  return rule == Rule::kAdamW ? 2 : 1;
+int64_t state_bytes(Rule rule, const RuleSettings& rules, at::ScalarType master) {
+  const at::ScalarType moments = master == at::kDouble ? master : rules.adamw.moments;
+  return rule == Rule::kAdamW ? 2 * static_cast<int64_t>(at::elementSize(moments))
+                              : static_cast<int64_t>(at::elementSize(master));
 }
 
 MixedOptimizer::MixedOptimizer(std::span<const OptimizedParameter> parameters, std::span<const ParameterSpec> specs,

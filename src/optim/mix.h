@@ -21,8 +21,8 @@ struct RuleSettings {
 
 // What a rule does with a parameter, for people: "muon, 6 heads of [32, 28]", "sinkhorn", "adamw".
 std::string describe(const engine::ParameterSpec& parameter, const ParameterSettings& settings, const RuleSettings& rules);
-// Tensors of the parameter's shape that a rule keeps.
-int64_t state_tensors(Rule rule);
+// Bytes that a rule keeps for each element of a parameter whose master is of that type.
+int64_t state_bytes(Rule rule, const RuleSettings& rules, at::ScalarType master);
 
 class MixedOptimizer : public Optimizer {
  public:

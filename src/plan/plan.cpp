@@ -60,7 +60,7 @@ class Planner {
         memory.parameters += elements * r_.master_bytes;
         if (program_.gets_gradient[i]) memory.gradients += elements * r_.master_bytes;
         const auto update = r_.updates.find(program_.parameters[i].name);
-        if (update != r_.updates.end()) memory.optimizer += update->second.state_tensors * elements * r_.master_bytes;
+        if (update != r_.updates.end()) memory.optimizer += update->second.state_bytes * elements;
       }
       plan_.ranks.push_back(memory);
     }

@@ -88,8 +88,8 @@ struct Plan {
 
 // Of a parameter that has an optimizer.
 struct PlannedUpdate {
-  std::string name;           // for people
-  int64_t state_tensors = 0;  // of the parameter's shape
+  std::string name;         // for people
+  int64_t state_bytes = 0;  // of each element
 };
 
 struct PlanRequest {

@@ -170,8 +170,9 @@ struct ScheduleSection {
   int64_t decay_until = 0;  // 0: total_steps
 };
 
-enum class MuonDtype { kFloat32, kBFloat16 };
-constexpr auto choices(MuonDtype) {
+// Of what may be rounded beside FP32 masters.
+enum class StateDtype { kFloat32, kBFloat16 };
+constexpr auto choices(StateDtype) {
   return std::array{"float32", "bfloat16"};
 }
 
@@ -179,7 +180,7 @@ struct MuonSection {
   double momentum = 0.95;
   double update_scale = 0.18;
   bool head_wise = true;
-  MuonDtype dtype = MuonDtype::kFloat32;
+  StateDtype dtype = StateDtype::kFloat32;
 };
 
 struct SinkhornSection {
@@ -195,6 +196,7 @@ struct OptimizerSection {
   std::vector<double> betas = {0.9, 0.95};
   double eps = 1e-20;
   double weight_decay = 0.1;
+  StateDtype moments = StateDtype::kFloat32;
   MuonSection muon;
   SinkhornSection sinkhorn;
   std::vector<OptimizerGroup> groups;
@@ -209,6 +211,7 @@ constexpr auto choices(Teacher) {
 }
 
 struct LossSection {
+  double z = 0.0;
   double balance = 1e-4;
   double indexer = 1.0;
   Teacher indexer_teacher = Teacher::kCompressed;

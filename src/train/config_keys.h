@@ -201,6 +201,8 @@ void visit_keys(V& visit, C& c) {
   visit("eps", c.eps, at_least(0), "added to the root of the second moment");
   visit("weight_decay", c.weight_decay, at_least(0),
         "decoupled decay: with `adamw` of parameters with two or more dimensions, with `muon` of matrices and gains");
+  visit("moments", c.moments, any(),
+        "type in which AdamW keeps its two moments; bfloat16 halves their memory and rounds each by up to 2^-9");
   visit("groups", c.groups, any(), "other settings for some parameters: {match, optimizer, lr_scale, weight_decay}");
   visit("max_norm", c.max_norm, at_least(0), "global gradient norm above which gradients are scaled down; 0: never");
   visit("router_bias_rate", c.router_bias_rate, at_least(0), "change of a router bias per step");
@@ -211,6 +213,7 @@ void visit_keys(V& visit, C& c) {
 
 template <class V, Is<LossSection> C>
 void visit_keys(V& visit, C& c) {
+  visit("z", c.z, at_least(0), "weight of the squared log(sum of exp) of a token's logits; 0: without it");
   visit("balance", c.balance, at_least(0), "weight of the balance of experts within a sequence; 0: without it");
   visit("indexer", c.indexer, at_least(0),
         "weight of the divergence of index scores from attention, which trains the indexer and nothing else; 0: the indexer "

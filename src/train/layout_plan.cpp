@@ -40,7 +40,8 @@ plan::Plan plan_of(const Config& config, int64_t ranks, models::Routing routing)
   const auto settings = parameter_settings(config, request.program->parameters);
   for (size_t i = 0; i < optimized.size(); ++i) {
     request.updates[optimized[i].name] = {optim::describe(optimized[i], settings[i], rule_settings(config)),
-                                          optim::state_tensors(settings[i].rule)};
+                                          optim::state_bytes(settings[i].rule, rule_settings(config),
+                                                             config.train.dtype == Dtype::kFloat64 ? at::kDouble : at::kFloat)};
   }
   return plan::make_plan(request);
 }

@@ -28,15 +28,22 @@ std::vector<optim::ParameterSettings> parameter_settings(const Config& config, c
   return optim::resolve_groups(optimized_specs(specs), {optimizer.name == OptimizerName::kMuon, optimizer.weight_decay}, rules);
 }
 
+namespace {
+
+at::ScalarType type_of(StateDtype dtype) {
+  return dtype == StateDtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
+}
+
+}  // namespace
+
 optim::RuleSettings rule_settings(const Config& config) {
   const OptimizerSection& c = config.optimizer;
   optim::RuleSettings rules;
-  rules.adamw = {c.betas.at(0), c.betas.at(1), c.eps};
+  rules.adamw = {c.betas.at(0), c.betas.at(1), c.eps, type_of(c.moments)};
   rules.muon.momentum = c.muon.momentum;
   rules.muon.update_scale = c.muon.update_scale;
   rules.muon.compute = config.train.dtype == Dtype::kFloat64  ? at::kDouble
-                       : c.muon.dtype == MuonDtype::kBFloat16 ? at::kBFloat16
-                                                              : at::kFloat;
+                       : type_of(c.muon.dtype);
   rules.head_wise = c.muon.head_wise;
   rules.sinkhorn = {.momentum = c.sinkhorn.momentum,
                     .steps = static_cast<int>(c.sinkhorn.steps),

@@ -103,7 +103,7 @@ struct Toy {
     main_loss = b.value("loss", {});
     b.segment("loss", {hidden, targets}, {main_loss}, {head}, [=, this](SegmentRun& run) {
       probe();
-      run.make(main_loss, linear_cross_entropy(run.read(hidden), run.read(targets), run.weight(head), 3).sum());
+      run.make(main_loss, linear_cross_entropy(run.read(hidden), run.read(targets), run.weight(head), 3).sum);
     });
     b.loss({main_loss, "main_loss"});
     b.loss({side_loss, "side_loss"});

@@ -100,19 +100,26 @@ TEST(WeightEmbedding, NegativeIdsGiveZerosAndRepeatsAdd) {
   }
 }
 
-TEST(WeightCrossEntropy, EqualsPlainAutogradInChunksOfEverySize) {
+TEST(WeightCrossEntropy, EqualsPlainAutogradInChunksOfEverySizeWithAndWithoutZLoss) {
   for (const std::vector<int64_t>& list : {std::vector<int64_t>{}, {-100}, {3}, {-100, 0, 6, 6, -100, 2, 5}}) {
     OneWeight one({7, 3});
     const at::Tensor targets = integers(list), x = normal({targets.size(0), 3}, "x", at::kDouble, 3);
     for (int64_t chunk : {1, 2, 64}) {
       for (const at::Tensor& input : {x, strided(x)}) {
-        expect_equals(
-            one, input, [&](const at::Tensor& in, const Weight& w) { return linear_cross_entropy(in, targets, w, chunk); },
-            [&](const at::Tensor& in, const at::Tensor& w) {
-              const at::Tensor loss =
-                  -at::log_softmax(at::linear(in, w), 1).gather(1, targets.clamp_min(0).unsqueeze(1)).squeeze(1);
-              return loss * targets.ge(0);
-            });
+        for (double z : {0.0, 0.3}) {
+          expect_equals(
+              one, input,
+              [&](const at::Tensor& in, const Weight& w) {
+                const CrossEntropy found = linear_cross_entropy(in, targets, w, chunk, {}, z);
+                EXPECT_CLOSE(found.sum.detach(), found.token_loss.sum(), 1e-14);
+                return z > 0 ? found.sum + z * found.squares : found.sum;
+              },
+              [&](const at::Tensor& in, const at::Tensor& w) {
+                const at::Tensor logits = at::linear(in, w);
+                const at::Tensor loss = -at::log_softmax(logits, 1).gather(1, targets.clamp_min(0).unsqueeze(1)).squeeze(1);
+                return ((loss + z * logits.logsumexp(1).square()) * targets.ge(0)).sum();
+              });
+        }
       }
     }
   }

@@ -59,6 +59,31 @@ std::unique_ptr<Optimizer> optimizer_of(const std::vector<OptimizedParameter>& p
   return std::make_unique<AdamW>(parameters, settings, AdamWSettings{});
 }
 
+// Moments are what FP32 moments would be after a step from the rounded ones, rounded to nearest even; the value does not feel
+// the rounding of its own step.
+TEST(AdamW, Bfloat16MomentsAreRoundedAsTheyAreStored) {
+  auto parameters = some_parameters();
+  const std::vector<ParameterSettings> settings(parameters.size(), {Rule::kAdamW, 1, 0.1});
+  AdamW small(parameters, settings, {.moments = at::kBFloat16});
+  for (int step = 0; step < 5; ++step) {
+    auto others = parameters;
+    for (auto& parameter : others) parameter.value = parameter.value.clone();
+    AdamW exact(others, settings, {});
+    std::vector<StateTensor> state = small.state();
+    for (StateTensor& tensor : state) tensor.value = tensor.value.dim() > 0 ? tensor.value.to(at::kFloat) : tensor.value.clone();
+    exact.load_state(state);
+    exact.step(others, 1e-2, 0.5);
+    small.step(parameters, 1e-2, 0.5);
+    for (size_t i = 0; i < parameters.size(); ++i) EXPECT_TRUE(parameters[i].value.equal(others[i].value));
+    const auto found = small.state(), expected = exact.state();
+    for (size_t i = 0; i < found.size(); ++i) {
+      if (found[i].value.dim() == 0) continue;
+      EXPECT_EQ(found[i].value.scalar_type(), at::kBFloat16);
+      EXPECT_TRUE(found[i].value.equal(expected[i].value.to(at::kBFloat16))) << found[i].name();
+    }
+  }
+}
+
 TEST(AdamW, BitsDoNotDependOnTheThreadCount) {
   const int threads = at::get_num_threads();
   std::vector<at::Tensor> results;

@@ -125,7 +125,7 @@ TEST(Plan, MemoryOfRunsIsWhatWasPlanned) {
       {4, {"--parallel.cp=2", "--parallel.ep=4"}},
       {4, {"--parallel.fsdp_replicate=2", "--parallel.fsdp_shard=2", "--parallel.ep=2"}},
       {4, {"--parallel.tp=2", "--parallel.cp=2", "--parallel.sequence_parallel=true"}},
-      {4, {"--parallel.tp=2", "--parallel.ep=2", "--optimizer.name=muon"}},
+      {4, {"--parallel.tp=2", "--parallel.ep=2", "--optimizer.name=muon", "--optimizer.moments=bfloat16"}},
       {8, {"--parallel.tp=2", "--parallel.ep=4"}}};
   for (const auto& [ranks, overrides] : layouts) {
     std::vector<std::string> all = overrides;

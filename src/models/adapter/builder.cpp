@@ -140,15 +140,19 @@ at::Tensor look_up(SegmentRun& run, const Vocabulary& vocabulary, const at::Tens
   return engine::embedding(own.masked_fill(own.ge(vocabulary.words), -1), run.weight(vocabulary.table));
 }
 
-void add_loss(DecoderBuilder& builder, const Vocabulary& head, ValueId hidden, ValueId targets, int64_t chunk) {
+void add_loss(DecoderBuilder& builder, const Vocabulary& head, ValueId hidden, ValueId targets, int64_t chunk, double z) {
   const bool whole = head.parts > 1;  // the rank scores its tokens; else all tokens with its words
-  const ValueId loss = builder.program.value("loss", {}), scored = whole ? builder.program.value("loss.partial", {}) : loss;
+  // [2] with a z-loss: the sum of losses, and of squares.
+  const engine::Shape shape = z > 0 ? engine::Shape{2} : engine::Shape{};
+  const bool direct = !whole && z == 0;
+  const ValueId loss = builder.program.value("loss", {}), scored = direct ? loss : builder.program.value("loss.partial", shape);
   builder.program.segment("loss", {hidden, targets}, {scored}, {head.table}, [=](SegmentRun& run) {
     dist::Group& tp = run.group("tp");
     const VocabularyPart part = whole ? VocabularyPart{} : VocabularyPart{&tp, head.first};
-    const at::Tensor token_loss = engine::linear_cross_entropy(
-        run.read(hidden), of_own_tokens(head, run.read(targets), kNotScored), run.weight(head.table), chunk, part);
-    run.observe("token_loss", "tokens", [&] { return whole ? tp.all_reduce(token_loss, "token_loss").wait() : token_loss; });
+    const engine::CrossEntropy found = engine::linear_cross_entropy(
+        run.read(hidden), of_own_tokens(head, run.read(targets), kNotScored), run.weight(head.table), chunk, part, z);
+    run.observe("token_loss", "tokens",
+                [&] { return whole ? tp.all_reduce(found.token_loss, "token_loss").wait() : found.token_loss; });
     run.observe("logits", "tokens", [&] {  // of all words
       const at::Tensor own = kernels::to_math(engine::linear(run.read(hidden), run.weight(head.table)));
       if (whole) return own;
@@ -156,13 +160,22 @@ void add_loss(DecoderBuilder& builder, const Vocabulary& head, ValueId hidden, V
       for (const auto& count : tp.gather_counts({own.size(1)}, "logits.words")) words.push_back(count[0]);
       return tp.all_gather(own.t(), words, "logits").wait().t();
     });
-    run.make(scored, token_loss.sum());
+    run.make(scored, z > 0 ? at::stack({found.sum, found.squares}) : found.sum);
   });
-  if (whole) {
-    const ValueId sum = builder.program.exchange("loss.sum", engine::ExchangeKind::kAllReduce, "tp", scored);
-    builder.program.segment("loss.total", {sum}, {loss}, {}, [=](SegmentRun& run) { run.make(loss, run.read(sum).clone()); });
+  ValueId sums = scored, squares;
+  if (whole) sums = builder.program.exchange("loss.sum", engine::ExchangeKind::kAllReduce, "tp", scored);
+  if (z > 0) squares = builder.program.value("z_loss", {});
+  if (!direct) {
+    std::vector<ValueId> makes{loss};
+    if (z > 0) makes.push_back(squares);
+    builder.program.segment("loss.total", {sums}, makes, {}, [=](SegmentRun& run) {
+      const at::Tensor& both = run.read(sums);
+      run.make(loss, z > 0 ? both[0].clone() : both.clone());
+      if (z > 0) run.make(squares, both[1].clone());
+    });
   }
   builder.program.loss({loss, "cross_entropy"});
+  if (z > 0) builder.program.loss({squares, "z", engine::Loss::Per::kSupervisedTokens, z});
 }
 
 }  // namespace hyperparallel::models

@@ -140,7 +140,9 @@ Vocabulary add_vocabulary(DecoderBuilder& builder, const std::string& name, int6
 // for negative ids. A part of a sum over tp.
 at::Tensor look_up(engine::SegmentRun& run, const Vocabulary& vocabulary, const at::Tensor& ids);
 // The segment `loss`, and the program's loss: the sum of the cross-entropies of the scored tokens of the cp rank. `hidden`: all
-// tokens of the cp rank, [tokens, width]. `chunk`: rows whose logits are held at once.
-void add_loss(DecoderBuilder& builder, const Vocabulary& head, engine::ValueId hidden, engine::ValueId targets, int64_t chunk);
+// tokens of the cp rank, [tokens, width]. `chunk`: rows whose logits are held at once. `z`: weight of a z-loss, the squares of
+// log(sum of exp of the logits); 0: none.
+void add_loss(DecoderBuilder& builder, const Vocabulary& head, engine::ValueId hidden, engine::ValueId targets, int64_t chunk,
+              double z);
 
 }  // namespace hyperparallel::models

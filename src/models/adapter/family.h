@@ -33,6 +33,7 @@ namespace hyperparallel::models {
 
 // Losses beside the cross-entropy, for families that have what they are for; 0 leaves one out.
 struct AuxiliaryLosses {
+  double z = 0;                    // of the vocabulary's log(sum of exp), squared
   double balance = 0;              // of experts within a sequence
   double indexer = 0;              // Kullback-Leibler divergence of index scores from attention
   bool window_in_teacher = false;  // the attention over window, sink and chosen groups is cut to these, not that without a window

@@ -37,9 +37,10 @@ void Footprints::set(const std::string& segment, engine::Footprint footprint) co
 
 void Footprints::set_ends(int64_t width, int64_t words) const {
   set("embed", {{}, {compute({2, "tokens", width})}, {}});
-  set("loss", {{int64({2, "tokens"}), math({"tokens"})},
-               {compute({"tokens", width}), math({2, "loss.rows", words})},
-               {compute({2, "tokens", width}), math({"loss.rows", words}), cast({"loss.rows", (words + 1) / 2})}});
+  // Derived in forward: gradients of the rows, and of the table.
+  set("loss", {{compute({"tokens", width}), math({words, width})},
+               {compute({"tokens", width}), math({2, "loss.rows", words}), cast({"loss.rows", (words + 1) / 2})},
+               {compute({"tokens", width})}});
 }
 
 }  // namespace hyperparallel::models

@@ -31,7 +31,7 @@ void add_head(ModelBuilder& builder, ValueId streams, ValueId pre) {
     builder.inputs.logits = logits;
     return;
   }
-  add_loss(builder, head, hidden, builder.inputs.targets, builder.options.cross_entropy_chunk);
+  add_loss(builder, head, hidden, builder.inputs.targets, builder.options.cross_entropy_chunk, builder.options.losses.z);
 }
 
 }  // namespace hyperparallel::models::deepseek_v41

@@ -38,7 +38,8 @@ class Builder : public DecoderBuilder {
     const Vocabulary head =
         c_.tie_word_embeddings ? embedding : add_vocabulary(*this, "lm_head.weight", c_.vocab_size, c_.hidden_size);
     program.close_unit("head");
-    add_loss(*this, head, enter_tokens(*this, "final_hidden.all", normed), inputs_.targets, options_.cross_entropy_chunk);
+    add_loss(*this, head, enter_tokens(*this, "final_hidden.all", normed), inputs_.targets, options_.cross_entropy_chunk,
+             options_.losses.z);
     check_overrides();
     return {inputs_, std::move(program).build()};
   }
