@@ -56,3 +56,5 @@ BENCHMARK(libtorch)->UseRealTime();
 
 }  // namespace
 }  // namespace hyperparallel::engine
+
+BENCHMARK_MAIN();

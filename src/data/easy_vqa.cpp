@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -18,6 +19,7 @@ using Path = std::filesystem::path;
 
 constexpr int64_t kValidationEvery = 20;  // pictures
 constexpr const char* kMarker = "dataset.json";
+constexpr const char* kShapeQuestions = "train-shape.jsonl";
 constexpr std::array<const char*, 3> kSplits = {"train", "validation", "test"};
 
 bool is_package(const Path& folder) {
@@ -121,6 +123,19 @@ void convert_part(const Path& source, const std::string& part, const Path& out, 
   }
 }
 
+void write_shape_questions(const Path& folder) {
+  std::string shapes;
+  std::istringstream lines(read_source(folder / "train.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const json sample = json::parse(line, nullptr, false);
+    const bool valid = sample.is_object() && sample.contains("messages") && !sample["messages"].empty();
+    if (!valid)
+      throw DataError("{}: a line is no sample; remove the folder and prepare it anew", (folder / "train.jsonl").string());
+    if (easy_vqa_answer_type(sample["messages"].back().value("content", "")) == "shape") shapes += line + "\n";
+  }
+  file::write(folder / kShapeQuestions, shapes);
+}
+
 std::string marker_text(const std::vector<EasyVqaSplit>& splits) {
   nlohmann::ordered_json root = {{"name", "easy-vqa"}, {"source", "easy-vqa 1.0, MIT, Copyright (c) 2019 Victor Zhou"}};
   for (const EasyVqaSplit& split : splits) {
@@ -169,6 +184,7 @@ std::optional<std::vector<EasyVqaSplit>> prepared_easy_vqa(const Path& out) {
     const json& counts = marker.at("splits").at(name);
     splits.push_back({name, counts.at("pictures"), counts.at("yes_no"), counts.at("shape"), counts.at("color")});
   }
+  if (!std::filesystem::exists(out / kShapeQuestions)) write_shape_questions(out);
   return splits;
 }
 
@@ -192,6 +208,7 @@ std::vector<EasyVqaSplit> prepare_easy_vqa(const Path& source, const Path& out_f
     file::write(partial / fmt::format("{}.jsonl", name), text.lines);
     splits.push_back(text.counts);
   }
+  write_shape_questions(partial);
   file::write(partial / kMarker, marker_text(splits));
   file::sync_file_system(partial);
   file::rename(partial, out);

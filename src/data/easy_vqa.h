@@ -2,6 +2,8 @@
 //
 // Prepared, it is a folder with train.jsonl, validation.jsonl, test.jsonl, images/ and dataset.json. One line a question:
 // a user message of a picture (path relative to the JSONL) and the question, and an assistant message with the answer.
+// train-shape.jsonl holds those lines of train.jsonl whose answer is a shape, to be mixed in more often: they are few (13 %) and
+// the hardest to learn.
 // Validation is a held-out part of the package's training pictures: every 20th picture with all of its questions.
 #pragma once
 
@@ -29,7 +31,8 @@ std::string_view easy_vqa_answer_type(std::string_view answer);
 // the program, in this order; nothing if there is none.
 std::optional<std::filesystem::path> find_easy_vqa();
 
-// The splits of a folder that prepare_easy_vqa finished earlier; nothing if `out` is no such folder.
+// The splits of a folder that prepare_easy_vqa finished earlier; nothing if `out` is no such folder. Writes train-shape.jsonl
+// where that is missing.
 std::optional<std::vector<EasyVqaSplit>> prepared_easy_vqa(const std::filesystem::path& out);
 
 // Writes the prepared set to `out`, which must be absent or an empty folder. `source` is the package's data folder, or the folder

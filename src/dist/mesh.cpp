@@ -57,7 +57,8 @@ class Resolver {
     }
     const std::string product = fmt::format("{} = {}", fmt::join(factors, " x "), known);
     if (open.size() > 1) {
-      errors_.push_back(fmt::format("{} are all -1; accepted: -1 for one of them", fmt::join(open, ", ")));
+      errors_.push_back(
+          fmt::format("{} are all -1 (fsdp_shard is unless it is set); accepted: -1 for one of them", fmt::join(open, ", ")));
     } else if (rest && world_size_ % known != 0) {
       errors_.push_back(fmt::format("{} does not divide the {} ranks, so no {} fits", product, world_size_, open[0]));
     } else if (rest) {

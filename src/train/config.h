@@ -217,6 +217,12 @@ struct LossSection {
   Teacher indexer_teacher = Teacher::kCompressed;
 };
 
+// One stage of a batch ramp.
+struct BatchStage {
+  int64_t until_step = 0;
+  int64_t global_batch_size = 0;
+};
+
 struct TrainSection {
   int64_t steps = 1000;
   Path output;
@@ -224,6 +230,7 @@ struct TrainSection {
   int64_t seed = 42;
   int64_t local_batch_size = 1;
   int64_t global_batch_size = 1;
+  std::vector<BatchStage> batch_ramp;
   LossSection loss;
   Dtype dtype = Dtype::kFloat32;
   int64_t threads = 0;
@@ -282,6 +289,8 @@ struct Config {
 
   // The learning rates of the run, with total_steps and decay_until filled in.
   optim::Schedule schedule() const;
+  // Rows of the step with that number, from 1: of the batch ramp, or train.global_batch_size.
+  int64_t batch_size(int64_t step) const;
 
   std::map<std::string, std::string> sources;  // dotted key -> "tiny.yaml:3" or "command line", of what was given
 

@@ -113,6 +113,15 @@ class Checker {
       complain("train.global_batch_size",
                fmt::format("{} is not a multiple of train.local_batch_size {}", t.global_batch_size, t.local_batch_size));
     }
+    for (size_t i = 0; i < t.batch_ramp.size(); ++i) {
+      const BatchStage& stage = t.batch_ramp[i];
+      if (i > 0 && stage.until_step <= t.batch_ramp[i - 1].until_step)
+        complain("train.batch_ramp", fmt::format("entry {}: until_step {} is not above {} of the entry before", i,
+                                                 stage.until_step, t.batch_ramp[i - 1].until_step));
+      if (stage.global_batch_size % t.local_batch_size != 0)
+        complain("train.batch_ramp", fmt::format("entry {}: global_batch_size {} is not a multiple of train.local_batch_size {}",
+                                                 i, stage.global_batch_size, t.local_batch_size));
+    }
     const int64_t longest = c_.model.architecture ? c_.model.architecture->max_positions() : 0;
     if (longest > 0 && c_.data.seq_len > longest) {
       complain("data.seq_len", fmt::format("{} is more than the model's max_position_embeddings {}", c_.data.seq_len, longest));
@@ -146,6 +155,13 @@ class Checker {
 };
 
 }  // namespace
+
+int64_t Config::batch_size(int64_t step) const {
+  for (const BatchStage& stage : train.batch_ramp) {
+    if (step <= stage.until_step) return stage.global_batch_size;
+  }
+  return train.global_batch_size;
+}
 
 optim::Schedule Config::schedule() const {
   const ScheduleSection& s = optimizer.schedule;

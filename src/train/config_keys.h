@@ -211,6 +211,12 @@ void visit_keys(V& visit, C& c) {
   visit.section("schedule", c.schedule, "learning rate over the steps");
 }
 
+template <class V, Is<BatchStage> C>
+void visit_keys(V& visit, C& c) {
+  visit("until_step", c.until_step, at_least(1, "steps"), "last step of the stage");
+  visit("global_batch_size", c.global_batch_size, at_least(1, "rows"), "rows of its steps");
+}
+
 template <class V, Is<LossSection> C>
 void visit_keys(V& visit, C& c) {
   visit("z", c.z, at_least(0), "weight of the squared log(sum of exp) of a token's logits; 0: without it");
@@ -231,6 +237,8 @@ void visit_keys(V& visit, C& c) {
   visit("local_batch_size", c.local_batch_size, at_least(1, "rows"), "rows of one micro-batch");
   visit("global_batch_size", c.global_batch_size, at_least(1, "rows"),
         "rows of one optimizer step over all ranks and micro-batches");
+  visit("batch_ramp", c.batch_ramp, any(),
+        "other sizes for the first steps, by entries in order: {until_step, global_batch_size}");
   visit("dtype", c.dtype, any(),
         "of computation; masters, optimizer and sums are float32. float64: all of them, to measure the rounding of the others");
   visit("threads", c.threads, between(0, 1024, "threads"), "compute threads of a rank; 0: its share of the cores of the host");

@@ -104,6 +104,12 @@ class FieldReader {
     if (node.kind == Node::Kind::kMap && entry.match.empty()) problems_.error(node.complaint("match is required"));
   }
 
+  void read(const Node& node, BatchStage& stage) const {
+    read_entry(node, stage);
+    if (node.kind == Node::Kind::kMap && (stage.until_step == 0 || stage.global_batch_size == 0))
+      problems_.error(node.complaint("until_step and global_batch_size are required"));
+  }
+
  private:
   template <class T>
   static void store(std::optional<T> value, auto& field) {

@@ -72,7 +72,8 @@ or `--data.train a.jsonl --data.train b.jsonl` for lists. The command line wins 
   `model`, either flat or in `text_config` and `vision_config`.
 
 Exit codes: 0 finished, 1 a bug of this program, 2 usage, configuration or a path that cannot be read or written, 3 data, 4 checkpoint or model files, 5 loss or gradient norm not
-finite, 6 peer lost, 7 out of memory, 8 a check such as `verify` does not hold, 16 stopped on request with a checkpoint: run it again.
+finite, 6 peer lost, 7 out of memory, 8 a check such as `verify` does not hold, 16 stopped on request with a checkpoint: run it again. With
+`--ranks`, 128 + n: signal n ended a rank.
 )";
 
 std::string escape_table(std::string text) {

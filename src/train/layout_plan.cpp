@@ -7,14 +7,15 @@
 
 namespace hyperparallel::train {
 
-engine::ScheduleOptions schedule_options(const Config& config, const engine::Layout& layout) {
-  const int64_t rows = config.train.local_batch_size * layout.size("dp");
-  if (config.train.global_batch_size % rows != 0) {
-    throw ConfigError("train.global_batch_size {} is not a multiple of train.local_batch_size {} x {} data-parallel ranks",
-                      config.train.global_batch_size, config.train.local_batch_size, layout.size("dp"));
+engine::ScheduleOptions schedule_options(const Config& config, const engine::Layout& layout, int64_t rows) {
+  const int64_t of_micro_batches = config.train.local_batch_size * layout.size("dp");
+  if (rows == 0) rows = config.train.global_batch_size;
+  if (rows % of_micro_batches != 0) {
+    throw ConfigError("train.global_batch_size {} is not a multiple of train.local_batch_size {} x {} data-parallel ranks", rows,
+                      config.train.local_batch_size, layout.size("dp"));
   }
   engine::ScheduleOptions options;
-  options.micro_batches = static_cast<int>(config.train.global_batch_size / rows);
+  options.micro_batches = static_cast<int>(rows / of_micro_batches);
   for (const std::string& axis : dist::Mesh::axes()) options.axis_sizes[axis] = layout.size(axis);
   options.release_after_forward = config.parallel.reshard_after_forward && layout.size("fsdp_shard") > 1;
   options.reduce_every_micro_batch = options.release_after_forward;
@@ -36,6 +37,7 @@ plan::Plan plan_of(const Config& config, int64_t ranks, models::Routing routing)
   request.master_bytes = config.train.dtype == Dtype::kFloat64 ? 8 : 4;
   request.schedule = schedule_options(config, options.layout);
   request.part_of = [&](const std::string& parameter) { return architecture.part_of(parameter); };
+  make_schedule(*request.program, request.schedule);  // refuses globs that match nothing, as a run does
   const auto optimized = optimized_specs(request.program->parameters);
   const auto settings = parameter_settings(config, request.program->parameters);
   for (size_t i = 0; i < optimized.size(); ++i) {

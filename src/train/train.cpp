@@ -2,6 +2,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
@@ -54,7 +55,8 @@ class StopCallback : public TrainerCallback {
   void on_train_begin(Trainer&) override { begin_ = monotonic_seconds(); }
   void on_step_end(Trainer& trainer, StepMetrics&) override {
     const double limit = trainer.config().train.max_seconds;
-    if (received_signal != 0) trainer.request_stop(fmt::format("signal {}", static_cast<int>(received_signal)));
+    if (received_signal != 0)  // the launcher hands SIGTERM and SIGINT on as SIGUSR1
+      trainer.request_stop(received_signal == SIGUSR1 ? "the launcher was asked to" : strsignal(received_signal));
     if (limit > 0 && monotonic_seconds() - begin_ >= limit) trainer.request_stop(fmt::format("train.max_seconds = {}", limit));
   }
 
@@ -290,6 +292,11 @@ int train(const Config& config, dist::World* world) {
   } else if (!config.model.weights.empty()) {
     load_parameters(*trainer.model().parameters, checkpoint::HfFolder(config.model.weights));
     if (first) log::info("starting from the weights of {}", config.model.weights.string());
+  }
+  if (first && trainer.progress().step == 0 && !config.train.restart) {
+    for (const std::filesystem::path& folder : runs_set_aside(output))
+      log::warn("{} holds a run that an earlier --train.restart put aside; it stays there until this one has ended",
+                folder.string());
   }
   if (first) write_beginning(config, trainer);
   if (const auto schedule = config.schedule(); first && schedule.warmup_steps > schedule.total_steps) {

@@ -37,9 +37,13 @@ Trainer::Trainer(const Config& config, dist::World* world)
     validation_loader_ =
         std::make_unique<data::Loader>(tokenizer_, loader_options(config, config.data.validation, /*repeat=*/false, ranks_));
   }
+  std::vector<int64_t> sizes{config.train.global_batch_size};
+  for (const BatchStage& stage : config.train.batch_ramp) sizes.push_back(stage.global_batch_size);
+  for (int64_t rows : sizes) {
+    const engine::ScheduleOptions options = schedule_options(config, ranks_.layout, rows);
+    schedules_[rows] = {make_schedule(model_->program(), options), options.micro_batches};
+  }
   engine::ScheduleOptions schedule = schedule_options(config, ranks_.layout);
-  schedule_ = make_schedule(model_->program(), schedule);
-  accumulation_ = schedule.micro_batches;
   schedule.backward = false;
   schedule.micro_batches = 1;
   validation_schedule_ = make_schedule(model_->program(), schedule);
@@ -61,7 +65,8 @@ Trainer::~Trainer() = default;
 
 void Trainer::set_up_offload() {
   if (config_.recompute.offload.empty()) return;
-  const int64_t values = std::ranges::count(schedule_, engine::ActionKind::kLaunchOffload, &engine::Action::kind);
+  const int64_t values =
+      std::ranges::count(step_schedule(config_.train.steps).actions, engine::ActionKind::kLaunchOffload, &engine::Action::kind);
   log::info("recompute.offload: {} values of a step rest in a file", values);
   if (values == 0) log::warn("recompute.offload: nothing that matches is held long enough between its uses to be worth it");
   const Path& folder = config_.recompute.offload_folder.empty() ? config_.train.output : config_.recompute.offload_folder;
@@ -88,11 +93,11 @@ void Trainer::run() {
   for (auto& callback : callbacks_) callback->on_train_end(*this);
 }
 
-Trainer::StepBatches Trainer::fetch() {
+Trainer::StepBatches Trainer::fetch(int64_t micro_batches) {
   trace::Scope scope("wait for data", "data");
   StepBatches result;
   const double begin = monotonic_seconds();
-  for (int64_t i = 0; i < accumulation_; ++i) {
+  for (int64_t i = 0; i < micro_batches; ++i) {
     result.batches.push_back(loader_->next().value());
     const data::MicroBatch& batch = result.batches.back();
     result.supervised += batch.supervised_tokens;
@@ -118,7 +123,7 @@ void Trainer::forward_backward(StepMetrics& metrics, const StepBatches& batches)
   metrics.extra.merge(model_->model->metrics(inputs));
   std::vector<double> seeds;
   for (const engine::Loss& loss : model_->program().losses) seeds.push_back(loss.weight / batches.count(loss.per));
-  model_->executor->run(schedule_, inputs, std::vector<std::vector<double>>(inputs.size(), seeds));
+  model_->executor->run(step_schedule(metrics.step).actions, inputs, std::vector<std::vector<double>>(inputs.size(), seeds));
 }
 
 // Means over the step and all ranks, before their weights.
@@ -238,7 +243,7 @@ void Trainer::step() {
   double flops = 0;
   {
     trace::Scope scope(fmt::format("step {}", number), "step");
-    const StepBatches batches = fetch();
+    const StepBatches batches = fetch(step_schedule(number).micro_batches);
     for (auto& callback : callbacks_) callback->on_batches(*this, number, batches.batches);
     model_->executor->clear_counters();
     engine::reset_peak_allocated_bytes();
@@ -290,7 +295,7 @@ double Trainer::validate() {
   trace::Scope scope("validation", "validation");
   double sum = 0;
   int64_t supervised = 0;
-  const int64_t micro_batches = config_.validation.steps * accumulation_;
+  const int64_t micro_batches = config_.validation.steps * schedules_.at(config_.train.global_batch_size).micro_batches;
   for (int64_t done = 0; micro_batches == 0 || done < micro_batches; ++done) {
     const auto batch = validation_loader_->next();
     if (!batch) break;

@@ -86,7 +86,7 @@ class Trainer {
 
  private:
   struct StepBatches;
-  StepBatches fetch();
+  StepBatches fetch(int64_t micro_batches);
   void forward_backward(StepMetrics& metrics, const StepBatches& batches);
   void sum_losses(StepMetrics& metrics, const StepBatches& batches) const;
   bool has_finite_losses() const;
@@ -108,8 +108,14 @@ class Trainer {
   std::vector<engine::ParameterId> trained_;                  // the optimizer's parameters, in its order
   std::map<std::string, at::Tensor> loads_;                   // router loads of the step, of all ranks
   std::unique_ptr<data::Loader> loader_, validation_loader_;  // the latter only where there are validation files
-  std::vector<engine::Action> schedule_, validation_schedule_;
-  int64_t accumulation_ = 1;  // micro-batches of a rank in a step
+  // Of a step with so many rows over all ranks.
+  struct StepSchedule {
+    std::vector<engine::Action> actions;
+    int64_t micro_batches = 1;  // of a rank
+  };
+  const StepSchedule& step_schedule(int64_t step) const { return schedules_.at(config_.batch_size(step)); }
+  std::map<int64_t, StepSchedule> schedules_;  // by rows
+  std::vector<engine::Action> validation_schedule_;
   std::vector<std::unique_ptr<TrainerCallback>> callbacks_;
   Progress progress_;
   std::string stop_reason_;

@@ -98,7 +98,7 @@ std::vector<std::string> changed_settings(const checkpoint::Checkpoint& checkpoi
     if (old == before.end() || old->second == value) continue;  // a key that the other version did not have
     const bool matters = key.starts_with("model.") || key.starts_with("data.") || key.starts_with("optimizer.") ||
                          key.starts_with("train.loss.") || key == "train.seed" || key == "train.dtype" ||
-                         key == "train.global_batch_size";
+                         key == "train.global_batch_size" || key.starts_with("train.batch_ramp");
     if (matters && key != "data.workers") changes.push_back(fmt::format("{}: {} -> {}", key, old->second, value));
   }
   return changes;

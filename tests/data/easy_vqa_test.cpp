@@ -69,6 +69,13 @@ TEST_F(EasyVqa, RealPackageGivesTheKnownCountsAndTheSampleLines) {
   EXPECT_EQ(splits[2].yes_no, 7136);
   EXPECT_EQ(prepared_easy_vqa(out), splits);
 
+  // Questions for a shape once more; a folder of an earlier version gets them.
+  std::filesystem::remove(out / "train-shape.jsonl");
+  EXPECT_EQ(prepared_easy_vqa(out), splits);
+  const std::vector<json> shapes = read_json_lines(out / "train-shape.jsonl");
+  EXPECT_EQ(static_cast<int64_t>(shapes.size()), splits[0].shape);
+  for (const json& line : shapes) EXPECT_EQ(easy_vqa_answer_type(line["messages"][1]["content"].get<std::string>()), "shape");
+
   // The sample numbers its own lines; all after the id is the same, byte for byte.
   const auto after_id = [](const std::string& line) { return line.substr(line.find("\"messages\"")); };
   std::set<std::string> lines;

@@ -198,6 +198,29 @@ TEST(Train, BegunAnewTwiceKeepsTheRunThatEndedAndTheOneThatDidNot) {
   EXPECT_THAT(runs_set_aside(folder / "run"), testing::IsEmpty());
 }
 
+// Steps take as many rows as the ramp says, and a run that is cut within it goes on with the same bits.
+TEST(Train, ABatchRampIsResumedExactly) {
+  const Scratch folder;
+  const std::vector<std::string> ramp{
+      "--train.batch_ramp=[{until_step: 1, global_batch_size: 2}, {until_step: 3, global_batch_size: 6}]",
+      "--train.local_batch_size=2", "--train.global_batch_size=4", "--optimizer.schedule.total_steps=4"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), ramp.begin(), ramp.end());
+    return tiny(folder, more);
+  };
+  const Config config = with({});
+  EXPECT_EQ(config.batch_size(1), 2);
+  EXPECT_EQ(config.batch_size(3), 6);
+  EXPECT_EQ(config.batch_size(4), 4);
+  ASSERT_EQ(train(with({})), 0);
+  ASSERT_EQ(train(with({"--train.steps=2", "--train.output=" + (folder / "cut").string()})), 0);
+  ASSERT_EQ(train(with({"--train.output=" + (folder / "cut").string()})), 0);
+  const auto whole = checkpoint::CheckpointStore(folder / "run/checkpoints").open(4),
+             cut = checkpoint::CheckpointStore(folder / "cut/checkpoints").open(4);
+  for (const auto& [name, tensor] : whole.tensors()) EXPECT_TRUE(whole.load(name).equal(cut.load(name))) << name;
+  EXPECT_EQ(whole.document("loader.json"), cut.document("loader.json"));
+}
+
 TEST(Train, AnotherUpdateRuleBeginsWithAFreshState) {
   const Scratch folder;
   ASSERT_EQ(train(tiny(folder, {"--train.steps=2"})), 0);
