@@ -39,7 +39,7 @@ void Footprints::set_ends(int64_t width, int64_t words) const {
   set("embed", {{}, {compute({2, "tokens", width})}, {}});
   // Derived in forward: gradients of the rows, and of the table.
   set("loss", {{compute({"tokens", width}), math({words, width})},
-               {compute({"tokens", width}), math({2, "loss.rows", words}), cast({"loss.rows", (words + 1) / 2})},
+               {compute({"tokens", width}), math({2, "loss.rows", words})},
                {compute({"tokens", width})}});
 }
 
