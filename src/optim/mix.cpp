@@ -81,7 +81,12 @@ MixedOptimizer::MixedOptimizer(std::span<const OptimizedParameter> parameters, s
       leaf.optimizer = std::make_unique<Muon>(own, own_settings, rules.muon, sources_of(own_specs, rules, layout), world);
     } else {
       std::vector<TableRows> rows;
-      for (const ParameterSpec& spec : own_specs) rows.push_back({spec.shape[0], layout.is_primary(spec)});
+      for (const ParameterSpec& spec : own_specs) {
+        if (engine::place(spec, layout).part.size[1] != spec.shape[1])
+          throw ConfigError("sinkhorn needs whole rows, but {} is cut along its columns over {}; accepted for it: muon, adamw",
+                            spec.name, spec.cut_axis);
+        rows.push_back({spec.shape[0], layout.is_primary(spec)});
+      }
       leaf.optimizer = std::make_unique<Sinkhorn>(own, own_settings, rules.sinkhorn, rows, world);
     }
     leaves_.push_back(std::move(leaf));

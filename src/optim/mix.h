@@ -27,7 +27,8 @@ int64_t state_bytes(Rule rule, const RuleSettings& rules, at::ScalarType master)
 class MixedOptimizer : public Optimizer {
  public:
   // `parameters[i]`: this rank's rows of the parameter `specs[i]`, which `engine::place` gives for `layout`. `world`: all ranks
-  // of the layout. Every rank makes it with the same specs and settings.
+  // of the layout. Every rank makes it with the same specs and settings. Throws ConfigError for Sinkhorn balancing of a parameter
+  // that the layout cuts along its columns.
   MixedOptimizer(std::span<const OptimizedParameter> parameters, std::span<const engine::ParameterSpec> specs,
                  std::span<const ParameterSettings> settings, const RuleSettings& rules, const engine::Layout& layout,
                  std::shared_ptr<dist::Group> world);

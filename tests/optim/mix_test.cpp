@@ -75,6 +75,17 @@ TEST(Groups, WhatARuleCannotDoIsRefusedByName) {
   expect_refusal({.match = "ngrams", .weight_decay = 0.1}, "sinkhorn has no weight decay, but ngrams has 0.1");
 }
 
+TEST(MixedOptimizer, SinkhornOfColumnsThatLieOnSeveralRanksIsRefused) {
+  std::vector<ParameterSpec> specs{spec("down", {4, 6}, UpdateHint::matrix())};
+  specs[0].cut_axis = "tp";
+  specs[0].cut_dim = 1;
+  engine::Layout layout;
+  layout.mesh = dist::Mesh(2, {.tp = 2});
+  const std::vector<OptimizedParameter> parameters{{"down", at::zeros({4, 3}), {}}};
+  const std::vector<ParameterSettings> settings{{Rule::kSinkhorn, 1, 0}};
+  EXPECT_THROW(MixedOptimizer(parameters, specs, settings, {}, layout, dist::self_group()), ConfigError);
+}
+
 TEST(MixedOptimizer, EachParameterMovesAsItsRuleAlone) {
   const auto specs = some_specs();
   const auto settings = resolve_groups(specs, {.as_declared = true}, {});

@@ -76,7 +76,7 @@ std::vector<Layout> update_layouts() {
   const Data turned{
       "--optimizer.name=muon", "--optimizer.muon.head_wise=false",
       "--optimizer.groups=[{match: '*.engram.embed.weight', optimizer: muon}, {match: model.embed.weight, optimizer: adamw}, "
-      "{match: '*.wq_?.weight', optimizer: sinkhorn, lr_scale: 0.5}, {match: '*.wo_b.weight', optimizer: sinkhorn}, "
+      "{match: '*.wq_?.weight', optimizer: sinkhorn, lr_scale: 0.5}, {match: '*.compressor.wkv.weight', optimizer: sinkhorn}, "
       "{match: '*.hc_*_fn', optimizer: adamw, weight_decay: 0}]"};
   return {
       {"DeclaredDp2", 2, {}, {}, declared},
