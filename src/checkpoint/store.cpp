@@ -291,6 +291,7 @@ std::optional<Checkpoint> CheckpointStore::open_verified(bool fall_back) const {
       return checkpoint;
     } catch (const CheckpointError& error) {
       fault = error.what();
+      if (!fall_back && steps().size() < 2) throw;
       if (!fall_back) throw CheckpointError("{}; checkpoint.fall_back would continue from an older one", fault);
       log::warn("{}", fault);
       return std::nullopt;

@@ -34,16 +34,17 @@ plan::Plan plan_of(const Config& config, int64_t ranks, models::Routing routing)
   request.symbols =
       architecture.symbol_sizes(options, config.train.local_batch_size * config.data.seq_len, /*patches=*/0, routing);
   request.compute_bytes = static_cast<int64_t>(at::elementSize(scalar_type(config.train.dtype)));
-  request.master_bytes = config.train.dtype == Dtype::kFloat64 ? 8 : 4;
+  const at::ScalarType master = config.train.dtype == Dtype::kFloat64 ? at::kDouble : at::kFloat;
+  request.master_bytes = static_cast<int64_t>(at::elementSize(master));
   request.schedule = schedule_options(config, options.layout);
   request.part_of = [&](const std::string& parameter) { return architecture.part_of(parameter); };
   make_schedule(*request.program, request.schedule);  // refuses globs that match nothing, as a run does
   const auto optimized = optimized_specs(request.program->parameters);
   const auto settings = parameter_settings(config, request.program->parameters);
+  const optim::RuleSettings rules = rule_settings(config);
   for (size_t i = 0; i < optimized.size(); ++i) {
-    request.updates[optimized[i].name] = {optim::describe(optimized[i], settings[i], rule_settings(config)),
-                                          optim::state_bytes(settings[i].rule, rule_settings(config),
-                                                             config.train.dtype == Dtype::kFloat64 ? at::kDouble : at::kFloat)};
+    request.updates[optimized[i].name] = {optim::describe(optimized[i], settings[i], rules),
+                                          optim::state_bytes(settings[i].rule, rules, master)};
   }
   return plan::make_plan(request);
 }

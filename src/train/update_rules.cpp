@@ -15,17 +15,18 @@ std::vector<engine::ParameterSpec> optimized_specs(const std::vector<engine::Par
 
 std::vector<optim::ParameterSettings> parameter_settings(const Config& config, const std::vector<engine::ParameterSpec>& specs) {
   const OptimizerSection& optimizer = config.optimizer;
+  const std::vector<engine::ParameterSpec> optimized = optimized_specs(specs);
   std::vector<optim::GroupRule> rules;
   for (const OptimizerGroup& group : optimizer.groups) {
     rules.push_back({group.match, group.optimizer, group.lr_scale, group.weight_decay});
     const auto matches = [&](const engine::ParameterSpec& spec) { return glob_matches(group.match, spec.name); };
     const auto found = std::ranges::find_if(specs, matches);
-    if (found != specs.end() && std::ranges::none_of(optimized_specs(specs), matches))
+    if (found != specs.end() && std::ranges::none_of(optimized, matches))
       throw ConfigError(
           "optimizer group `{}` matches {} and no other, which has no gradient (optimizer.router_bias_rate moves it)",
           group.match, found->name);
   }
-  return optim::resolve_groups(optimized_specs(specs), {optimizer.name == OptimizerName::kMuon, optimizer.weight_decay}, rules);
+  return optim::resolve_groups(optimized, {optimizer.name == OptimizerName::kMuon, optimizer.weight_decay}, rules);
 }
 
 namespace {
@@ -42,8 +43,7 @@ optim::RuleSettings rule_settings(const Config& config) {
   rules.adamw = {c.betas.at(0), c.betas.at(1), c.eps, type_of(c.moments)};
   rules.muon.momentum = c.muon.momentum;
   rules.muon.update_scale = c.muon.update_scale;
-  rules.muon.compute = config.train.dtype == Dtype::kFloat64  ? at::kDouble
-                       : type_of(c.muon.dtype);
+  rules.muon.compute = config.train.dtype == Dtype::kFloat64 ? at::kDouble : type_of(c.muon.dtype);
   rules.head_wise = c.muon.head_wise;
   rules.sinkhorn = {.momentum = c.sinkhorn.momentum,
                     .steps = static_cast<int>(c.sinkhorn.steps),
