@@ -3,7 +3,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/rows/op.h"
 #include "kernels/types.h"
@@ -73,11 +72,9 @@ struct ChosenScores : torch::autograd::Function<ChosenScores> {
 }  // namespace
 
 at::Tensor chosen_scores(const IndexQueries& queries, const at::Tensor& keys, const at::Tensor& topk, int64_t chunk) {
-  const double heads = static_cast<double>(queries.heads > 0 ? queries.heads : queries.q.size(1));
-  const double scale = 1 / std::sqrt(static_cast<double>(queries.q.size(2)) * heads);
   if (topk.size(1) == 0 || keys.size(0) == 0)
     return at::zeros({topk.size(0), topk.size(1)}, queries.q.options().dtype(math_type(queries.q.scalar_type())));
-  return ChosenScores::apply(queries.q, queries.weights, keys, topk, scale, chunk);
+  return ChosenScores::apply(queries.q, queries.weights, keys, topk, queries.scale(), chunk);
 }
 
 at::Tensor indexer_loss(const at::Tensor& scores, const at::Tensor& attention, const at::Tensor& topk) {

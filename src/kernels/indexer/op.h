@@ -27,6 +27,8 @@ struct IndexQueries {
   // the same chunks on all of them.
   int64_t heads = 0;
   std::function<at::Tensor(const at::Tensor&)> sum = {};
+
+  double scale() const;  // d^-0.5 * heads^-0.5 of the scores
 };
 
 struct IndexChoice {

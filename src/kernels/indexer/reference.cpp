@@ -20,9 +20,7 @@ at::Tensor score_chunk(const IndexQueries& queries, const at::Tensor& keys, int6
                        int64_t last_group) {
   const at::Tensor q = to_math(queries.q.narrow(0, first, rows));  // [chunk, heads, d]
   const at::Tensor k = to_math(keys.slice(0, first_group, last_group));
-  const double scale = std::pow(static_cast<double>(q.size(2)), -0.5) *
-                       std::pow(static_cast<double>(queries.heads > 0 ? queries.heads : q.size(1)), -0.5);
-  const at::Tensor w = to_math(queries.weights.narrow(0, first, rows)) * scale;  // [chunk, heads]
+  const at::Tensor w = to_math(queries.weights.narrow(0, first, rows)) * queries.scale();  // [chunk, heads]
   const at::Tensor dots =
       at::matmul(q.reshape({-1, q.size(2)}), k.t()).relu_().view({rows, q.size(1), k.size(0)});  // [chunk, heads, groups]
   const at::Tensor scores = at::bmm(w.unsqueeze(1), dots).squeeze(1);
@@ -73,6 +71,10 @@ struct Chooser {
 };
 
 }  // namespace
+
+double IndexQueries::scale() const {
+  return std::pow(static_cast<double>(q.size(2)), -0.5) * std::pow(static_cast<double>(heads > 0 ? heads : q.size(1)), -0.5);
+}
 
 at::Tensor index_scores(const IndexQueries& queries, const at::Tensor& keys) {
   return score_chunk(queries, keys, 0, queries.q.size(0), 0, keys.size(0));
