@@ -43,7 +43,7 @@ int verify(const std::vector<std::string>& all_arguments) {
   train::check_case_layout(folder, options, start.ranks);
   const dist::Seconds timeout(options.config.parallel.timeout);
   return run_on_ranks(start, "verify", arguments, timeout, [&](dist::World* world) {
-    train::set_up_libtorch(options.config.train, world != nullptr ? world->local_size() : 1);
+    train::set_up_libtorch(options.config.train, world);
     const train::VerifyReport report = train::verify_case(folder, options, world);
     if (world == nullptr || world->rank() == 0) print_report(report, failures_only);
     return static_cast<int>(report.pass() ? ExitCode::kFinished : ExitCode::kCheckFailed);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "dist/hardware_threads.h"
 #include "dist/mpi_error.h"
 
 namespace hyperparallel::dist {
@@ -38,9 +38,8 @@ bool is_forbidden() {
 
 // Hardware threads that at least one rank of the communicator may use.
 int threads_of_all(MPI_Comm local) {
-  cpu_set_t mine, all;
-  CPU_ZERO(&mine);
-  sched_getaffinity(0, sizeof(mine), &mine);
+  const cpu_set_t mine = allowed_hardware_threads();
+  cpu_set_t all;
   check_mpi(MPI_Allreduce(&mine, &all, sizeof(mine), MPI_BYTE, MPI_BOR, local), "MPI_Allreduce");
   return CPU_COUNT(&all);
 }

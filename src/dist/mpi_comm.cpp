@@ -48,6 +48,7 @@ class MpiWorld final : public World {
  public:
   explicit MpiWorld(MpiProgress& progress) : progress_(progress) {}
   int local_size() const override { return progress_.local_size(); }
+  int hardware_threads() const override { return progress_.hardware_threads(); }
   int rank() const override { return progress_.rank(); }
   int size() const override { return progress_.size(); }
 

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "dist/hardware_threads.h"
 #include "dist/mpi_error.h"
 
 namespace hyperparallel::dist {
@@ -164,6 +165,12 @@ void MpiProgress::share_memory() {
   MPI_Comm local = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local), "MPI_Comm_split_type");
   MPI_Comm_size(local, &local_size_);
+  int local_rank = 0;
+  MPI_Comm_rank(local, &local_rank);
+  const cpu_set_t mine = allowed_hardware_threads();
+  std::vector<cpu_set_t> allowed(local_size_);
+  check_mpi(MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, allowed.data(), sizeof(mine), MPI_BYTE, local), "MPI_Allgather");
+  hardware_threads_ = share_of_hardware_threads(allowed, local_rank);
   host_ = HostMemory::share(MPI_COMM_WORLD, local);
   MPI_Comm_free(&local);
   std::vector<LastCall*> last_calls(size_, nullptr);

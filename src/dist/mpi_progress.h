@@ -46,7 +46,8 @@ class MpiProgress {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  int local_size() const { return local_size_; }  // ranks of this host
+  int local_size() const { return local_size_; }              // ranks of this host
+  int hardware_threads() const { return hardware_threads_; }  // of this host, for this rank
 
   void submit(const std::shared_ptr<MpiTicket>& ticket);
   // Waits for the end of a call. Throws PeerError.
@@ -97,7 +98,7 @@ class MpiProgress {
   void finish(MpiTicket& ticket);
   void stop_mpi();
 
-  int rank_ = 0, size_ = 1, local_size_ = 1, tag_bits_ = 0;
+  int rank_ = 0, size_ = 1, local_size_ = 1, hardware_threads_ = 1, tag_bits_ = 0;
   MPI_Comm control_ = MPI_COMM_NULL, critical_ = MPI_COMM_NULL, bulk_ = MPI_COMM_NULL;
   std::list<std::shared_ptr<MpiTicket>> active_;
   Control incoming_;

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "dist/failure.h"
+#include "dist/hardware_threads.h"
 
 namespace hyperparallel::dist {
 namespace {
@@ -222,6 +223,9 @@ class ThreadWorld final : public World {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   int local_size() const override { return size_; }
+  int hardware_threads() const override {
+    return share_of_hardware_threads(std::vector(size_, allowed_hardware_threads()), rank_);
+  }
 
   std::shared_ptr<Group> make_group(const GroupOptions& options) override {
     HP_CHECK(names_.insert(options.name).second, "group \"{}\" is made twice", options.name);

@@ -13,8 +13,10 @@ class World {
   virtual ~World() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // How many ranks share this host's cores.
+  // How many ranks share this host.
   virtual int local_size() const = 0;
+  // How many of its hardware threads fall to this one: hardware_threads.h.
+  virtual int hardware_threads() const = 0;
 
   // The group of this rank under a name. Every rank of the world calls it for the same names in the same order, with the members
   // of its own group; groups of one name have no rank in common. Does not communicate. The group must not outlive the world.

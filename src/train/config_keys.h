@@ -241,7 +241,7 @@ void visit_keys(V& visit, C& c) {
         "other sizes for the first steps, by entries in order: {until_step, global_batch_size}");
   visit("dtype", c.dtype, any(),
         "of computation; masters, optimizer and sums are float32. float64: all of them, to measure the rounding of the others");
-  visit("threads", c.threads, between(0, 1024, "threads"), "compute threads of a rank; 0: its share of the cores of the host");
+  visit("threads", c.threads, between(0, 1024, "threads"), "compute threads of a rank; 0: the hardware threads that the launcher bound it to, or its share where ranks share them");
   visit("deterministic", c.deterministic, any(), "the same bits in every run of the same layout");
   visit("max_seconds", c.max_seconds, at_least(0, "seconds"), "save and stop after this time; 0: no limit");
   visit("non_finite", c.non_finite, any(), "what a loss or norm that is not finite does to the run");

@@ -23,7 +23,7 @@ engine::ScheduleOptions schedule_options(const Config& config, const engine::Lay
   return options;
 }
 
-plan::Plan plan_of(const Config& config, int64_t ranks, models::Routing routing) {
+plan::Plan plan_of(const Config& config, int64_t ranks, models::Routing routing, const models::PlannedPictures& pictures) {
   const models::Architecture& architecture = *config.model.architecture;
   const models::ProgramOptions options = program_options(config, layout_of(config, ranks));
   const auto model = architecture.build(options, /*tokenizer=*/nullptr);
@@ -31,8 +31,7 @@ plan::Plan plan_of(const Config& config, int64_t ranks, models::Routing routing)
   request.program = &model->program();
   request.without_forward = architecture.parameters_without_forward();
   request.layout = options.layout;
-  request.symbols =
-      architecture.symbol_sizes(options, config.train.local_batch_size * config.data.seq_len, /*patches=*/0, routing);
+  request.symbols = architecture.symbol_sizes(options, config.train.local_batch_size * config.data.seq_len, pictures, routing);
   request.compute_bytes = static_cast<int64_t>(at::elementSize(scalar_type(config.train.dtype)));
   const at::ScalarType master = config.train.dtype == Dtype::kFloat64 ? at::kDouble : at::kFloat;
   request.master_bytes = static_cast<int64_t>(at::elementSize(master));

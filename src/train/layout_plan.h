@@ -11,7 +11,8 @@ namespace hyperparallel::train {
 // multiple of what the ranks take.
 engine::ScheduleOptions schedule_options(const Config& config, const engine::Layout& layout, int64_t rows = 0);
 
-// Plans it for so many ranks, for text without pictures. Throws ConfigError where degrees do not fit.
-plan::Plan plan_of(const Config& config, int64_t ranks, models::Routing routing = models::Routing::kBalanced);
+// Plans it for so many ranks, for full rows. Throws ConfigError where degrees do not fit.
+plan::Plan plan_of(const Config& config, int64_t ranks, models::Routing routing = models::Routing::kBalanced,
+                   const models::PlannedPictures& pictures = {});
 
 }  // namespace hyperparallel::train

@@ -3,18 +3,18 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
-#include <thread>
-
 #include "base/error.h"
 #include "data/chat.h"
+#include "dist/hardware_threads.h"
 #include "engine/memory.h"
 
 namespace hyperparallel::train {
 
-void set_up_libtorch(const TrainSection& train, int local_ranks) {
+void set_up_libtorch(const TrainSection& train, const dist::World* world) {
   engine::count_allocations();
-  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
-  at::set_num_threads(static_cast<int>(train.threads > 0 ? train.threads : std::max<int64_t>(1, cores / local_ranks)));
+  const int own =
+      world != nullptr ? world->hardware_threads() : dist::share_of_hardware_threads({dist::allowed_hardware_threads()}, 0);
+  at::set_num_threads(train.threads > 0 ? static_cast<int>(train.threads) : own);
   at::globalContext().setDeterministicAlgorithms(train.deterministic, /*warn_only=*/false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }

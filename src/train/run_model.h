@@ -42,9 +42,9 @@ std::unique_ptr<RunModel> build_run_model(models::ArchitecturePtr architecture, 
                                           at::ScalarType compute, const data::Tokenizer* tokenizer,
                                           const dist::Groups& groups = dist::one_rank_groups());
 
-// Sets libtorch's threads, determinism and allocator for this process, from `train.threads` (0: the cores, over the ranks of this
-// host) and `train.deterministic`. Call first.
-void set_up_libtorch(const TrainSection& train, int local_ranks = 1);
+// Sets libtorch's threads, determinism and allocator for this process, from `train.threads` (0: the hardware threads that fall to
+// this rank) and `train.deterministic`. Call first.
+void set_up_libtorch(const TrainSection& train, const dist::World* world = nullptr);
 
 models::ProgramOptions program_options(const Config& config, const engine::Layout& layout);
 at::ScalarType scalar_type(Dtype dtype);  // of computation

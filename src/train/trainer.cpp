@@ -29,7 +29,7 @@ struct Trainer::StepBatches {
 
 Trainer::Trainer(const Config& config, dist::World* world)
     : config_(config), ranks_(make_ranks(config, world)), tokenizer_(data::Tokenizer::load(config.data.tokenizer.string())) {
-  set_up_libtorch(config.train, world != nullptr ? world->local_size() : 1);
+  set_up_libtorch(config.train, world);
   model_ = build_run_model(config, tokenizer_, ranks_);
   model_->parameters->initialise(static_cast<uint64_t>(config.train.seed));
   loader_ = std::make_unique<data::Loader>(tokenizer_, loader_options(config, config.data.train, /*repeat=*/true, ranks_));
@@ -272,7 +272,9 @@ void Trainer::step() {
 
 void Trainer::add_totals(StepMetrics& metrics) const {
   constexpr double kGiB = 1 << 30;
-  metrics.memory_rss_bytes = memory_use().rss_bytes;
+  const MemoryUse use = memory_use();
+  metrics.memory_rss_bytes = use.rss_bytes;
+  metrics.extra["memory/max_rss(GiB)"] = static_cast<double>(use.peak_rss_bytes) / kGiB;
   metrics.extra["memory/max_active(GiB)"] = static_cast<double>(engine::peak_allocated_bytes()) / kGiB;
   double waited = 0;
   for (const auto& [axis, seconds] : model_->executor->wait_clock().seconds()) {

@@ -65,6 +65,24 @@ TEST(PlanCommand, WritesOnePageAndKnowsItsScenarios) {
   ASSERT_EQ(result.code, 0) << result.error;
   EXPECT_THAT(read_text(page), HasSubstr("tiny.yaml on 2 ranks"));
   EXPECT_FALSE(std::filesystem::exists(page + ".tmp"));
+  const auto peak = [](const std::string& arguments) {
+    const ProgramResult found = run_program("plan configs/tiny.yaml --json --ranks 2 " + arguments);
+    EXPECT_EQ(found.code, 0) << found.error;
+    return nlohmann::json::parse(found.output).at("memory").at("peak").at("total").get<int64_t>();
+  };
+  const int64_t text = peak(""), small = peak("--pictures 2x64x64"), large = peak("--pictures=2");
+  EXPECT_LT(text, small);
+  EXPECT_LT(small, large);
+  const std::pair<const char*, const char*> refused[] = {
+      {"configs/tiny.yaml --pictures two", "8x640x480"},
+      {"configs/tiny.yaml --pictures 2x64", "8x640x480"},
+      {"configs/tiny.yaml --pictures 50", "58 tokens each are more than the 262 of a micro-batch"},
+      {"configs/llama_tiny.yaml --pictures 1", "takes no pictures"}};
+  for (const auto& [arguments, message] : refused) {
+    const ProgramResult result = run_program(std::string("plan ") + arguments);
+    EXPECT_EQ(result.code, 2);
+    EXPECT_THAT(result.error, HasSubstr(message));
+  }
   const ProgramResult wrong = run_program("plan configs/tiny.yaml --scenario best");
   EXPECT_EQ(wrong.code, 2);
   EXPECT_THAT(wrong.error, HasSubstr("balanced"));

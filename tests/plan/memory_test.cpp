@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kTokens = 768;
-constexpr int64_t kSmall = 600'000;  // segments that take less bytes do not matter
+constexpr int64_t kTokens = 2560;      // more than a chunk of the loss, beside pictures
+constexpr int64_t kSmall = 2'000'000;  // segments that take less bytes do not matter
 
 // A tiny model on text alone, of which every row is full.
 class PlanMemory : public testing::Test {
@@ -31,12 +31,23 @@ class PlanMemory : public testing::Test {
     }
   }
 
-  train::Config config(std::vector<std::string> overrides, const std::string& file = "tiny.yaml") const {
+  // A document of so many pictures of 544 x 544 pixels, and of text.
+  void add_pictures(int64_t count) const {
+    std::ofstream file(scratch_.path() / "pictures.jsonl");
+    file << R"({"messages": [{"role": "user", "content": [)";
+    for (int64_t i = 0; i < count; ++i)
+      file << R"({"type": "image_url", "image_url": {"url": ")" HP_SOURCE_DIR R"(/tests/golden/data/images/square-544.png"}}, )";
+    file << R"({"type": "text", "text": "count"}]}, {"role": "assistant", "content": ")" << std::string(2 * kTokens, 'a')
+         << "\"}]}\n";
+  }
+
+  train::Config config(std::vector<std::string> overrides, const std::string& file = "tiny.yaml",
+                       const std::string& data = "text.jsonl") const {
     for (const std::string& extra :
          {std::string("--train.output=/nonexistent"), std::string("--train.threads=1"), std::string("--train.steps=1"),
           std::string("--train.local_batch_size=1"), fmt::format("--data.seq_len={}", kTokens), std::string("--data.workers=0"),
           std::string("--data.over_long=truncate"), std::string("--validation.interval=0"),
-          fmt::format("--data.train=[{}]", (scratch_.path() / "text.jsonl").string())})
+          fmt::format("--data.train=[{}]", (scratch_.path() / data).string())})
       overrides.push_back(extra);
     return train::load_config(fs::path(HP_SOURCE_DIR) / "configs" / file, overrides);
   }
@@ -71,10 +82,22 @@ class Watch : public engine::ActionObserver {
 };
 
 TEST_F(PlanMemory, SegmentsHoldWhatTheirFootprintsSay) {
-  for (const auto& [file, dtype] : {std::pair("tiny.yaml", "float32"), std::pair("tiny.yaml", "bfloat16"),
-                                    std::pair("llama_tiny.yaml", "float32"), std::pair("llama_tiny.yaml", "bfloat16")}) {
-    SCOPED_TRACE(file);
-    const train::Config config = this->config({"--train.global_batch_size=1", fmt::format("--train.dtype={}", dtype)}, file);
+  struct Case {
+    const char *file, *dtype;
+    int64_t pictures;
+  };
+  for (const auto& [file, dtype, count] :
+       {Case{"tiny.yaml", "float32", 0}, Case{"tiny.yaml", "bfloat16", 0}, Case{"tiny.yaml", "float32", 24},
+        Case{"tiny.yaml", "bfloat16", 24}, Case{"llama_tiny.yaml", "float32", 0}, Case{"llama_tiny.yaml", "bfloat16", 0}}) {
+    SCOPED_TRACE(fmt::format("{}, {} pictures", file, count));
+    models::PlannedPictures pictures;
+    if (count > 0) {
+      const auto limits = this->config({}, file).model.architecture->pictures()->limits;
+      pictures = {count, data::plan_image(544, 544, limits)};
+      add_pictures(count);
+    }
+    const train::Config config = this->config({"--train.global_batch_size=1", fmt::format("--train.dtype={}", dtype)}, file,
+                                              count > 0 ? "pictures.jsonl" : "text.jsonl");
     train::Trainer trainer(config);
     Watch watch;
     trainer.model().executor->add_observer(watch);
@@ -82,14 +105,14 @@ TEST_F(PlanMemory, SegmentsHoldWhatTheirFootprintsSay) {
     PlanRequest request;
     const engine::Program& program = trainer.model().program();
     request.program = &program;
-    request.symbols = config.model.architecture->symbol_sizes(trainer.model().options, kTokens, 0, models::Routing::kBalanced);
+    request.symbols =
+        config.model.architecture->symbol_sizes(trainer.model().options, kTokens, pictures, models::Routing::kBalanced);
     request.compute_bytes = std::string(dtype) == "bfloat16" ? 2 : 4;
     const Messages sizes(request);
     int64_t all_kept = 0, all_planned = 0;
     for (const auto& [index, bytes] : watch.found) {
       if (index >= static_cast<int>(program.segments.size())) continue;
       const engine::Segment& segment = program.segments[index];
-      if (segment.name.starts_with("vision") || segment.name.starts_with("image")) continue;
       int64_t makes = 0, raw = 0;
       for (engine::ValueId id : segment.makes) makes += sizes.bytes_of(id);
       for (engine::ValueId id : segment.reads) raw += program.needs_gradient[id.index] ? sizes.bytes_of(id) : 0;

@@ -78,6 +78,12 @@ struct PictureInput {
   int64_t token_id = -1;  // stands in an image span
 };
 
+// The pictures of each data-parallel rank's micro-batch in a plan: so many of one size.
+struct PlannedPictures {
+  int64_t count = 0;
+  data::ImagePlan each = {};
+};
+
 // What not every family can do.
 enum class Ability { kGeneration, kGoldenCases, kCrop, kReleasedNames };
 
@@ -106,11 +112,11 @@ class Architecture {
   virtual double needed_flops(const data::MicroBatch& batch) const = 0;
 
   // For the plan: the part of the model that a parameter belongs to; rows by symbol of the program's shapes on the rank of
-  // `options.layout`, for a micro-batch of so many tokens and pictures of so many patches in all; declared parameters that no
-  // segment uses yet.
+  // `options.layout`, for a micro-batch of so many tokens, those of pictures included; declared parameters that no segment
+  // uses yet.
   virtual std::string part_of(const std::string& parameter) const = 0;
-  virtual std::map<std::string, int64_t> symbol_sizes(const ProgramOptions& options, int64_t tokens, int64_t patches,
-                                                      Routing routing) const = 0;
+  virtual std::map<std::string, int64_t> symbol_sizes(const ProgramOptions& options, int64_t tokens,
+                                                      const PlannedPictures& pictures, Routing routing) const = 0;
   virtual std::vector<engine::ParameterSpec> parameters_without_forward() const { return {}; }
 
   virtual bool can(Ability) const { return false; }

@@ -36,7 +36,7 @@ void Footprints::set(const std::string& segment, engine::Footprint footprint) co
 }
 
 void Footprints::set_ends(int64_t width, int64_t words) const {
-  set("embed", {{}, {compute({2, "tokens", width})}, {}});
+  set("embed", {{}, {compute({2, "tokens", width})}, {compute({"tokens", width}), math({words, width})}});
   // Derived in forward: gradients of the rows, and of the table.
   set("loss", {{compute({"tokens", width}), math({words, width})},
                {compute({"tokens", width}), math({2, "loss.rows", words})},

@@ -77,9 +77,9 @@ class V41Architecture : public Architecture {
   }
   double needed_flops(const data::MicroBatch& batch) const override { return deepseek_v41::needed_flops(config, batch); }
   std::string part_of(const std::string& parameter) const override { return deepseek_v41::part_of(parameter); }
-  std::map<std::string, int64_t> symbol_sizes(const models::ProgramOptions& options, int64_t tokens, int64_t patches,
-                                              Routing routing) const override {
-    return deepseek_v41::symbol_sizes(config, ProgramOptions{options}, tokens, patches, routing);
+  std::map<std::string, int64_t> symbol_sizes(const models::ProgramOptions& options, int64_t tokens,
+                                              const PlannedPictures& pictures, Routing routing) const override {
+    return deepseek_v41::symbol_sizes(config, ProgramOptions{options}, tokens, pictures, routing);
   }
   std::vector<engine::ParameterSpec> parameters_without_forward() const override { return draft_parameters(config.text); }
   bool can(Ability) const override { return true; }

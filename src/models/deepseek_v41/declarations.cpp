@@ -93,8 +93,33 @@ std::map<std::string, int64_t> parameters_by_part(const ModelConfig& config) {
   return counts;
 }
 
+namespace {
+
+void add_picture_sizes(const VisionConfig& vision, const engine::Layout& layout, const PlannedPictures& pictures,
+                       std::map<std::string, int64_t>& sizes) {
+  const int64_t members = layout.size("vision"), groups = layout.size("stage") / members;
+  const int64_t all = pictures.count * (layout.size("stage") / layout.size("sample"));
+  const int64_t in_group = all / groups + (all % groups > 0 ? 1 : 0);
+  const auto patches = [&](int64_t count) { return count * pictures.each.patch_rows * pictures.each.patch_columns; };
+  const int64_t own = layout.part(patches(in_group), "vision");
+  sizes["patches"] = own;
+  sizes["patches.sent"] = layout.part(patches(pictures.count), "sample");
+  sizes["patch_heads"] = own * vision.num_attention_heads;
+  sizes["head_patches"] = patches(in_group) * layout.part(vision.num_attention_heads, "vision");
+  sizes["aligned"] = layout.part(in_group * pictures.each.llm_rows * pictures.each.llm_columns, "vision");
+  sizes["span_tokens"] = sizes["spans.sent"] = layout.part(in_group * pictures.each.tokens, "vision");
+  sizes["spans.received"] = layout.part(pictures.count * pictures.each.tokens, "sample");
+  sizes["images"] = in_group;
+  // Parts end within a row of windows: at most that row.
+  const int64_t row = vision.downsample_ratio * pictures.each.patch_columns;
+  for (const char* end : {".sent", ".received"})
+    sizes["vision.neighbours" + std::string(end)] = members > 1 ? std::min(own, row) : 0;
+}
+
+}  // namespace
+
 std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const ProgramOptions& options, int64_t tokens,
-                                            int64_t patches, Routing routing) {
+                                            const PlannedPictures& pictures, Routing routing) {
   const TextConfig& text = config.text;
   const engine::Layout& layout = options.layout;
   const int64_t cp = layout.size("cp"), own = layout.part(tokens, "cp"), shard = layout.part(own, "tp"),
@@ -139,19 +164,7 @@ std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const Pro
   const int64_t scored = std::max<int64_t>(1, layout.part(text.index_n_heads, "tp") * groups_seen);
   sizes["index.rows"] = std::clamp<int64_t>(options.index_chunk_elements / scored, 1, std::min<int64_t>(256, own));
   if (!config.vision) return sizes;
-  // The data-parallel ranks have as many patches each, so that a rank's share is that of its sample group.
-  const VisionConfig& vision = *config.vision;
-  const int64_t area = vision.downsample_ratio * vision.downsample_ratio, own_patches = layout.part(patches, "sample");
-  sizes["patches"] = sizes["patches.sent"] = own_patches;
-  sizes["patch_heads"] = own_patches * vision.num_attention_heads;
-  sizes["head_patches"] = own_patches * layout.size("vision") * layout.part(vision.num_attention_heads, "vision");
-  sizes["aligned"] = own_patches / area;
-  for (const char* name : {"span_tokens", "spans.sent", "spans.received"}) sizes[name] = own_patches / area;
-  // Parts end within a row of windows: at most that row.
-  const int64_t row =
-      static_cast<int64_t>(vision.downsample_ratio * std::sqrt(static_cast<double>(vision.max_image_tokens * area)));
-  for (const char* end : {".sent", ".received"})
-    sizes["vision.neighbours" + std::string(end)] = layout.size("vision") > 1 ? std::min(own_patches, row) : 0;
+  add_picture_sizes(*config.vision, layout, pictures, sizes);
   return sizes;
 }
 

@@ -24,9 +24,10 @@ std::string part_of(const std::string& parameter);
 // Elements of all parameters of the model by part, those of the draft layers included.
 std::map<std::string, int64_t> parameters_by_part(const ModelConfig& config);
 
-// Rows by symbol of the program's shapes on the rank of `layout`, for a micro-batch of so many tokens and pictures of so many
-// patches in all (every token's rows of Engram tables are counted as different ones).
+// Rows by symbol of the program's shapes on the rank of `layout`, for a micro-batch of so many tokens, those of pictures
+// included (every token's rows of Engram tables are counted as different ones). The pictures of all data-parallel ranks are
+// spread over the groups of `vision` ranks; rank 0 has one of the fullest.
 std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const ProgramOptions& options, int64_t tokens,
-                                            int64_t patches, Routing routing = Routing::kBalanced);
+                                            const PlannedPictures& pictures = {}, Routing routing = Routing::kBalanced);
 
 }  // namespace hyperparallel::models::deepseek_v41

@@ -24,6 +24,7 @@ class Declaration {
   Declaration(engine::Program& program, const ModelConfig& config, const ProgramOptions& options)
       : program_(program),
         footprints_(program),
+        config_(config),
         t_(config.text),
         layout_(options.layout),
         rows_(layout_.sequence_parallel ? "shard" : "tokens") {}
@@ -37,6 +38,8 @@ class Declaration {
       add_moe(name + ".ffn");
       if (t_.engram_index(layer)) add_engram(name + ".engram");
     }
+    if (config_.vision) add_vision(*config_.vision);
+    add_sent_rows();
     add_ends();
   }
 
@@ -133,12 +136,13 @@ class Declaration {
     const Dimension rows = "attention.rows", chosen = name + ".k";
     set(name + ".teacher", {{}, {math({3, rows, heads, chosen}), compute({rows, chosen, hd})}, {}});
     // A chunk of queries at a time, in the math type.
-    set(name + ".student", {{},
-                            {compute({rows, chosen, width}), math({rows, chosen, width}), math({rows, index_heads, width}),
-                             math({2, rows, index_heads, chosen})},
-                            {compute({"tokens", index_heads, width}), math({groups + ".gathered", width}),
-                             cast({groups + ".gathered", width}), compute({rows, chosen, width}), math({2, rows, chosen, width}),
-                             math({2, rows, index_heads, width}), math({3, rows, index_heads, chosen})}});
+    set(name + ".student",
+        {{},
+         {compute({rows, chosen, width}), math({rows, chosen, width}), math({rows, index_heads, width}),
+          math({2, rows, index_heads, chosen})},
+         {compute({"tokens", index_heads, width}), cast({"tokens", index_heads, width}), math({groups + ".gathered", width}),
+          cast({groups + ".gathered", width}), compute({rows, chosen, width}), math({2, rows, chosen, width}),
+          math({2, rows, index_heads, width}), math({3, rows, index_heads, chosen})}});
     set(name + ".indexer_loss", {{math({4, "tokens", chosen})}, {math({2, "tokens", chosen})}, {math({2, "tokens", chosen})}});
     footprints_.segment(name + ".index_query").footprint.backward = {compute({2, "tokens", index_heads, width}),
                                                                      compute({"tokens", t_.q_lora_rank})};
@@ -188,6 +192,43 @@ class Declaration {
     set(name + ".write", write);
   }
 
+  void add_vision(const VisionConfig& v) {
+    const int64_t w = v.hidden_size, inner = v.intermediate_size, area = v.downsample_ratio * v.downsample_ratio,
+                  hd = w / v.num_attention_heads, d = t_.hidden_size;
+    const Dimension rows = "patches";
+    Buffers norm = saved_by_norm(rows, w);
+    norm.push_back(cast({rows, w}));
+    set("vision.patch_embed", {{}, {compute({rows, w})}, {}});
+    for (int64_t block = 0; block < v.num_hidden_layers; ++block) {
+      const std::string name = "vision.blocks." + std::to_string(block);
+      Footprint qkv{norm, {compute({2, rows, w})}, {math({4, rows, w}), compute({2, rows, w})}};
+      append(qkv.saved, {math({2, rows, w}), compute({rows, w})});
+      set(name + ".qkv", qkv);
+      // All patches of the group beside each other, then attention without scores in memory.
+      set(name + ".attend", {{compute({4, "head_patches", hd}), math({"head_patches"})},
+                             {compute({"head_patches", hd})},
+                             {compute({6, "head_patches", hd})}});
+      set(name + ".out", {{compute({rows, w})}, {compute({2, rows, w})}, {compute({rows, w})}});
+      Footprint mlp{norm, {compute({rows, w})}, {compute({2, rows, inner})}};
+      append(mlp.saved, {compute({4, rows, inner})});  // gate and up, silu, product
+      set(name + ".mlp", mlp);
+    }
+    set("vision.norm", {{math({2, rows, w}), cast({rows, w})}, {cast({rows, w})}, {math({4, rows, w})}});
+    set("vision.aligner", {{compute({"aligned", area, w}), compute({2, "aligned", d})},
+                           {compute({rows, w}), compute({"aligned", area, w})},
+                           {compute({rows, w}), cast({rows, w})}});
+    set("image_spans", {{}, {compute({"aligned", d})}, {compute({"aligned", d})}});
+  }
+
+  // Rows that other ranks get: derived in the math type.
+  void add_sent_rows() {
+    for (engine::Segment& segment : program_.segments) {
+      if (!segment.name.ends_with(".send")) continue;
+      const engine::Shape& rows = program_.values[segment.reads.front().index].shape;
+      segment.footprint.backward = {compute(rows), cast(rows)};
+    }
+  }
+
   void add_ends() {
     const int64_t n = t_.hc_mult, d = t_.hidden_size;
     Footprint norm;
@@ -201,6 +242,7 @@ class Declaration {
 
   engine::Program& program_;
   const Footprints footprints_;
+  const ModelConfig& config_;
   const TextConfig& t_;
   const engine::Layout& layout_;
   const Dimension rows_;  // of the streams

@@ -72,7 +72,8 @@ class LlamaArchitecture : public Architecture {
   std::string part_of(const std::string& parameter) const override {
     return parameter.starts_with("model.layers.") ? "layers" : parameter.ends_with("norm.weight") ? "norm" : "vocabulary";
   }
-  std::map<std::string, int64_t> symbol_sizes(const ProgramOptions& options, int64_t tokens, int64_t, Routing) const override {
+  std::map<std::string, int64_t> symbol_sizes(const ProgramOptions& options, int64_t tokens, const PlannedPictures&,
+                                              Routing) const override {
     const int64_t own = options.layout.part(tokens, "cp");
     return {{"tokens", own},
             {"shard", options.layout.part(own, "tp")},
