@@ -6,8 +6,8 @@
 
 namespace hyperparallel::engine {
 
-// Replaces libtorch's CPU allocator by one that counts (and otherwise allocates alike: 64-byte aligned). Large blocks go back to
-// the system when they are freed. Call once, before the first tensor is made; a second call does nothing.
+// Replaces libtorch's CPU allocator by one that counts (64-byte aligned, too), and that keeps large blocks for the next tensors
+// (block_cache.h). Call once, before the first tensor is made; a second call does nothing.
 void count_allocations();
 
 int64_t allocated_bytes();       // live now; 0 when allocations are not counted
