@@ -1,5 +1,6 @@
 #include "checkpoint/convert.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -12,8 +13,8 @@ bool is_parameter(const std::string& name) {
   return name.find('/') == std::string::npos;
 }
 
-// The configuration of what is exported: its dtype, and no draft layers, whose weights no checkpoint holds.
-std::string exported_config(const std::string& text, at::ScalarType type, const std::filesystem::path& path) {
+// The configuration of what is exported: its dtype, and draft layers only where the checkpoint holds them.
+std::string exported_config(const std::string& text, at::ScalarType type, bool has_drafts, const std::filesystem::path& path) {
   auto config = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) throw CheckpointError("{}: is no JSON object", path.string());
   const char* dtype = type == at::kBFloat16 ? "bfloat16" : "float32";
@@ -25,6 +26,7 @@ std::string exported_config(const std::string& text, at::ScalarType type, const 
   config.erase("torch_dtype");  // the same key as older tools spell it
   auto& model = config.contains("text_config") ? config["text_config"] : config;
   if (!model.is_object()) throw CheckpointError("{}: text_config is no JSON object", path.string());
+  if (has_drafts) return config.dump(2) + "\n";
   if (model.contains("num_nextn_predict_layers")) model["num_nextn_predict_layers"] = 0;
   const auto layers = model.find("num_hidden_layers"), ratios = model.find("compress_ratios");
   if (layers != model.end() && layers->is_number_unsigned() && ratios != model.end() && ratios->is_array()) {
@@ -77,7 +79,9 @@ void export_checkpoint(const Checkpoint& source, const std::filesystem::path& fo
   request.load = [&](const std::string& name, const auto& offset, const auto& size) {
     return source.load_box(name, offset, size);
   };
-  request.config = exported_config(source.document(kModelConfigDocument), options.type, source.folder() / kModelConfigDocument);
+  const bool has_drafts = std::ranges::any_of(source.tensors(), [](const auto& tensor) { return is_draft(tensor.first); });
+  request.config =
+      exported_config(source.document(kModelConfigDocument), options.type, has_drafts, source.folder() / kModelConfigDocument);
   request.companions = options.companions;
   for (const char* name : kHfCompanions) {
     if (source.has_document(name)) request.companions.emplace(name, source.document(name));

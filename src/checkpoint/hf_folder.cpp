@@ -68,7 +68,6 @@ void HfFolder::name_tensors(const SafetensorsReader& shard) {
   for (const TensorInfo& info : shard.tensors()) {
     const std::string name = to_transformers(info.name);
     if (name != info.name) spelling_ = Spelling::kReleased;
-    if (is_draft(name)) continue;
     if (is_quantised(info)) {
       throw CheckpointError("{}: tensor `{}` is quantised ({}); quantised weights cannot be loaded yet, only BF16, FP16 and FP32",
                             shard.path().string(), info.name, info.dtype);

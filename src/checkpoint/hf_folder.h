@@ -43,7 +43,7 @@ class HfFolder {
   bool tied() const { return tied_; }  // tie_word_embeddings of the config
   Spelling spelling() const { return spelling_; }
 
-  // By our names; draft layers (`mtp.*`) and the unused scales beside float Engram tables are left out.
+  // By our names; the unused scales beside float Engram tables are left out.
   const std::map<std::string, TensorSpec>& tensors() const { return tensors_; }
   bool has(const std::string& own_name) const { return tensors_.contains(own_name); }
   at::Tensor load(const std::string& own_name) const;

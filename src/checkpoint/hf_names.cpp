@@ -67,7 +67,8 @@ bool is_float32(const std::string& name) {
   for (std::string_view part : {".hc_attn_", ".hc_ffn_"}) {
     if (name.find(part) != std::string::npos) return true;
   }
-  return name.ends_with(".attn_sink") || name.ends_with(".gate.bias") || name.ends_with(".gate.bias_vl");
+  return name.ends_with(".attn_sink") || name.ends_with(".confidence_head.proj.weight") || name.ends_with(".gate.bias") ||
+         name.ends_with(".gate.bias_vl");
 }
 
 }  // namespace hyperparallel::checkpoint

@@ -82,7 +82,8 @@ struct Loss {
   enum class Per {
     kSupervisedTokens,
     kTokens,
-    kSequences,  // documents of packed rows
+    kSequences,   // documents of packed rows
+    kModelUnits,  // what the model says
   };
   ValueId value;  // sum over what the cp rank holds, equal on its tp ranks
   std::string name;

@@ -210,11 +210,26 @@ constexpr auto choices(Teacher) {
   return std::array{"compressed", "window"};
 }
 
+enum class ConfidenceTarget { kSoft, kHard };
+constexpr auto choices(ConfidenceTarget) {
+  return std::array{"soft", "hard"};
+}
+struct DraftLossSection {
+  double weight = 0.0;
+  double cross_entropy = 0.1;
+  double distance = 0.9;
+  double confidence = 1.0;
+  ConfidenceTarget confidence_target = ConfidenceTarget::kSoft;
+  double decay = 4.0;
+  int64_t anchors = 512;
+};
+
 struct LossSection {
   double z = 0.0;
   double balance = 1e-4;
   double indexer = 1.0;
   Teacher indexer_teacher = Teacher::kCompressed;
+  DraftLossSection draft;
 };
 
 // One stage of a batch ramp.

@@ -217,6 +217,19 @@ void visit_keys(V& visit, C& c) {
   visit("global_batch_size", c.global_batch_size, at_least(1, "rows"), "rows of its steps");
 }
 
+template <class V, Is<DraftLossSection> C>
+void visit_keys(V& visit, C& c) {
+  visit("weight", c.weight, at_least(0), "of the whole; 0: the draft layers are not built");
+  visit("cross_entropy", c.cross_entropy, at_least(0), "weight of the cross-entropy of the next token");
+  visit("distance", c.distance, at_least(0), "weight of the L1 distance of the draft's distribution from the model's own");
+  visit("confidence", c.confidence, at_least(0), "weight of the binary cross-entropy of the confidence logit");
+  visit("confidence_target", c.confidence_target, any(),
+        "what it is to foretell: 1 - distance / 2, the share of drafts that would be accepted, or whether the likeliest token is "
+        "right");
+  visit("decay", c.decay, at_least(0, "slots"), "a slot weighs exp(-slot / decay); 0: all alike");
+  visit("anchors", c.anchors, at_least(0, "positions"), "of a document, where a block begins, at most; 0: all positions");
+}
+
 template <class V, Is<LossSection> C>
 void visit_keys(V& visit, C& c) {
   visit("z", c.z, at_least(0), "weight of the squared log(sum of exp) of a token's logits; 0: without it");
@@ -226,6 +239,7 @@ void visit_keys(V& visit, C& c) {
         "stands still");
   visit("indexer_teacher", c.indexer_teacher, any(),
         "which attention it follows: that over chosen groups and sink, or over the window as well, cut to the chosen groups");
+  visit.section("draft", c.draft, "of the draft layers (num_nextn_predict_layers), which reaches nothing but them");
 }
 
 template <class V, Is<TrainSection> C>
@@ -241,7 +255,8 @@ void visit_keys(V& visit, C& c) {
         "other sizes for the first steps, by entries in order: {until_step, global_batch_size}");
   visit("dtype", c.dtype, any(),
         "of computation; masters, optimizer and sums are float32. float64: all of them, to measure the rounding of the others");
-  visit("threads", c.threads, between(0, 1024, "threads"), "compute threads of a rank; 0: the hardware threads that the launcher bound it to, or its share where ranks share them");
+  visit("threads", c.threads, between(0, 1024, "threads"),
+        "compute threads of a rank; 0: the hardware threads that the launcher bound it to, or its share where ranks share them");
   visit("deterministic", c.deterministic, any(), "the same bits in every run of the same layout");
   visit("max_seconds", c.max_seconds, at_least(0, "seconds"), "save and stop after this time; 0: no limit");
   visit("non_finite", c.non_finite, any(), "what a loss or norm that is not finite does to the run");

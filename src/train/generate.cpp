@@ -21,9 +21,10 @@ namespace {
 ModelProgram cached_program(const ModelConfig& config, const engine::ParameterStore& parameters, ProgramOptions options) {
   options.cached = true;
   ModelProgram model = build_program(config, options);
-  HP_CHECK(model.program.parameters.size() == parameters.size(), "the model has {} parameters, {} are given",
-           model.program.parameters.size(), parameters.size());
-  for (size_t i = 0; i < parameters.size(); ++i) {
+  // Those of draft layers, which no token needs, are the last.
+  const size_t count = model.program.parameters.size();
+  HP_CHECK(count <= parameters.size(), "the model has {} parameters, {} are given", count, parameters.size());
+  for (size_t i = 0; i < count; ++i) {
     HP_CHECK(model.program.parameters[i].name == parameters.specs()[i].name, "the parameter {} stands where {} belongs",
              parameters.specs()[i].name, model.program.parameters[i].name);
   }

@@ -29,7 +29,7 @@ plan::Plan plan_of(const Config& config, int64_t ranks, models::Routing routing,
   const auto model = architecture.build(options, /*tokenizer=*/nullptr);
   plan::PlanRequest request;
   request.program = &model->program();
-  request.without_forward = architecture.parameters_without_forward();
+  if (config.train.loss.draft.weight == 0) request.without_forward = architecture.parameters_without_forward();
   request.layout = options.layout;
   request.symbols = architecture.symbol_sizes(options, config.train.local_batch_size * config.data.seq_len, pictures, routing);
   request.compute_bytes = static_cast<int64_t>(at::elementSize(scalar_type(config.train.dtype)));

@@ -7,10 +7,16 @@ namespace {
 
 constexpr const char* kModalities[] = {"text", "image"};
 
-// "layers.3.loads" -> "model.layers.3.ffn.gate.bias"; empty for another counter.
-std::string bias_name(const std::string& counter) {
+// "layers.3" of "layers.3.loads"; empty for another counter.
+std::string layer_of(const std::string& counter) {
   static const std::string kSuffix = ".loads";
-  return counter.ends_with(kSuffix) ? "model." + counter.substr(0, counter.size() - kSuffix.size()) + ".ffn.gate.bias" : "";
+  return counter.ends_with(kSuffix) ? counter.substr(0, counter.size() - kSuffix.size()) : "";
+}
+
+// "layers.3.loads" -> "model.layers.3.ffn.gate.bias", "mtp.0.loads" -> "mtp.0.ffn.gate.bias"; empty for another counter.
+std::string bias_name(const std::string& counter) {
+  const std::string layer = layer_of(counter);
+  return layer.empty() ? "" : (layer.starts_with("layers.") ? "model." : "") + layer + ".ffn.gate.bias";
 }
 
 }  // namespace
@@ -43,8 +49,9 @@ std::map<std::string, double> router_metrics(const engine::ParameterStore& param
       const double total = loads[modality].sum().item<double>();
       if (total == 0) continue;
       const double ratio = loads[modality].max().item<double>() * static_cast<double>(loads.size(1)) / total;
-      const std::string layer = counter.substr(std::string("layers.").size(), counter.rfind('.') - std::string("layers.").size());
-      metrics["moe/load_max_over_mean/layer." + layer + "/" + kModalities[modality]] = ratio;
+      const std::string layer = layer_of(counter), of_backbone = "layers.";
+      const std::string shown = layer.starts_with(of_backbone) ? "layer." + layer.substr(of_backbone.size()) : layer;
+      metrics["moe/load_max_over_mean/" + shown + "/" + kModalities[modality]] = ratio;
       worst = std::max(worst, ratio);
       largest =
           std::max(largest, parameters.master(parameters.find(modality == 0 ? name : name + "_vl")).abs().max().item<double>());

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include "base/error.h"
+#include "checkpoint/hf_names.h"
 #include "data/chat.h"
 #include "dist/hardware_threads.h"
 #include "engine/memory.h"
@@ -28,7 +29,13 @@ models::ProgramOptions program_options(const Config& config, const engine::Layou
   if (kernels.index_chunk > 0) options.index_chunk_elements = kernels.index_chunk;
   if (kernels.cross_entropy_chunk > 0) options.cross_entropy_chunk = kernels.cross_entropy_chunk;
   const LossSection& loss = config.train.loss;
-  options.losses = {loss.z, loss.balance, loss.indexer, loss.indexer_teacher == Teacher::kWindow};
+  const DraftLossSection& draft = loss.draft;
+  options.losses = {loss.z,
+                    loss.balance,
+                    loss.indexer,
+                    loss.indexer_teacher == Teacher::kWindow,
+                    {draft.weight, draft.cross_entropy, draft.distance, draft.confidence,
+                     draft.confidence_target == ConfidenceTarget::kHard, draft.decay, draft.anchors}};
   return options;
 }
 
@@ -142,10 +149,15 @@ at::Tensor load_owned(const checkpoint::HfFolder& source, const std::string& nam
   return engine::narrow_to(source.load(name), owned);
 }
 
-// `where` names the source in messages.
+// `where` names the source in messages. Draft layers are often added to a model that was trained without.
 template <class Source>
-void load_from(engine::ParameterStore& parameters, const Source& source, const std::string& where) {
+int64_t load_from(engine::ParameterStore& parameters, const Source& source, const std::string& where) {
+  int64_t fresh = 0;
   for (const engine::ParameterSpec& spec : parameters.specs()) {
+    if (!source.has(spec.name) && checkpoint::is_draft(spec.name)) {
+      ++fresh;
+      continue;
+    }
     if (!source.has(spec.name))
       throw CheckpointError("{}: {} is missing; the model of the configuration has it", where, spec.name);
     if (const auto& saved = source.tensors().at(spec.name).shape; saved != spec.shape) {
@@ -156,16 +168,17 @@ void load_from(engine::ParameterStore& parameters, const Source& source, const s
     parameters.master(id).copy_(load_owned(source, spec.name, parameters.placement(id).owned));
   }
   parameters.masters_changed();
+  return fresh;
 }
 
 }  // namespace
 
-void load_parameters(engine::ParameterStore& parameters, const checkpoint::Checkpoint& checkpoint) {
-  load_from(parameters, checkpoint, checkpoint.folder().string());
+int64_t load_parameters(engine::ParameterStore& parameters, const checkpoint::Checkpoint& checkpoint) {
+  return load_from(parameters, checkpoint, checkpoint.folder().string());
 }
 
-void load_parameters(engine::ParameterStore& parameters, const checkpoint::HfFolder& folder) {
-  load_from(parameters, folder, folder.folder().string());
+int64_t load_parameters(engine::ParameterStore& parameters, const checkpoint::HfFolder& folder) {
+  return load_from(parameters, folder, folder.folder().string());
 }
 
 }  // namespace hyperparallel::train

@@ -58,8 +58,8 @@ data::LoaderOptions loader_options(const Config& config, const std::vector<DataS
 data::SampleOptions sample_options(const Config& config);
 
 // Loads the owned rows of all parameters by name, from a checkpoint of ours or a Hugging Face folder. Throws CheckpointError for
-// a missing tensor or another shape.
-void load_parameters(engine::ParameterStore& parameters, const checkpoint::Checkpoint& checkpoint);
-void load_parameters(engine::ParameterStore& parameters, const checkpoint::HfFolder& folder);
+// a missing tensor or another shape. Those of draft layers may be missing: they stay as they are, and their number is returned.
+int64_t load_parameters(engine::ParameterStore& parameters, const checkpoint::Checkpoint& checkpoint);
+int64_t load_parameters(engine::ParameterStore& parameters, const checkpoint::HfFolder& folder);
 
 }  // namespace hyperparallel::train

@@ -290,7 +290,8 @@ int train(const Config& config, dist::World* world) {
       for (const std::string& change : changed_settings(*latest, config)) log::warn("continuing with {}", change);
     }
   } else if (!config.model.weights.empty()) {
-    load_parameters(*trainer.model().parameters, checkpoint::HfFolder(config.model.weights));
+    const int64_t fresh = load_parameters(*trainer.model().parameters, checkpoint::HfFolder(config.model.weights));
+    note_fresh(trainer, fresh, config.model.weights);
     if (first) log::info("starting from the weights of {}", config.model.weights.string());
   }
   if (first && trainer.progress().step == 0 && !config.train.restart) {

@@ -18,10 +18,12 @@ namespace hyperparallel::train {
 struct Trainer::StepBatches {
   std::vector<data::MicroBatch> batches;
   int64_t tokens = 0, supervised = 0, sequences = 0;
+  double model_units = 0;
   double seconds = 0;  // waiting for data
 
   double count(engine::Loss::Per per) const {
     using Per = engine::Loss::Per;
+    if (per == Per::kModelUnits) return std::max(1.0, model_units);
     const int64_t found = per == Per::kSupervisedTokens ? supervised : per == Per::kTokens ? tokens : sequences;
     return static_cast<double>(std::max<int64_t>(1, found));
   }
@@ -101,6 +103,7 @@ Trainer::StepBatches Trainer::fetch(int64_t micro_batches) {
     result.batches.push_back(loader_->next().value());
     const data::MicroBatch& batch = result.batches.back();
     result.supervised += batch.supervised_tokens;
+    result.model_units += model_->model->loss_units(batch);
     for (uint8_t padding : batch.padding) result.tokens += padding == 0 ? 1 : 0;
     for (size_t d = 0; d + 1 < batch.cu_seqlens.size(); ++d) {
       const auto first = batch.padding.begin() + batch.cu_seqlens[d], last = batch.padding.begin() + batch.cu_seqlens[d + 1];
@@ -111,6 +114,7 @@ Trainer::StepBatches Trainer::fetch(int64_t micro_batches) {
   result.tokens = ranks_.sum(result.tokens, "dp", "step.tokens");
   result.supervised = ranks_.sum(result.supervised, "dp", "step.supervised");
   result.sequences = ranks_.sum(result.sequences, "dp", "step.sequences");
+  result.model_units = ranks_.sum(result.model_units, "dp", "step.model_units");
   return result;
 }
 
@@ -254,6 +258,7 @@ void Trainer::step() {
     for (auto& callback : callbacks_) callback->on_gradients(*this, number);
     update(metrics, batches);
     metrics.extra.merge(router_metrics(*model_->parameters, loads_));
+    metrics.extra.merge(model_->model->counter_metrics(loads_));
     model_->parameters->clear_gradients();
     metrics.tokens = batches.tokens;
     metrics.supervised_tokens = batches.supervised;

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/yaml.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/hf_names.h"
 
 namespace hyperparallel::train {
 namespace {
@@ -130,7 +131,7 @@ void restore_optimizer(Trainer& trainer, const checkpoint::Checkpoint& checkpoin
   for (optim::StateTensor& entry : state) {
     const std::string name = piece_name(entry);
     if (!checkpoint.has(name)) {
-      if (!known.contains(entry.parameter))
+      if (!known.contains(entry.parameter) && !checkpoint::is_draft(entry.parameter))
         throw CheckpointError("{}: {} is missing; the optimizer of the configuration has it", checkpoint.folder().string(), name);
       fresh.insert(entry.parameter);
       continue;
@@ -141,14 +142,21 @@ void restore_optimizer(Trainer& trainer, const checkpoint::Checkpoint& checkpoin
   }
   trainer.optimizer().load_state(state);
   if (!fresh.empty() && trainer.ranks().is_first())
-    log::warn("{} parameters have another update rule than in the checkpoint and begin with a fresh state, for example {}",
-              fresh.size(), *fresh.begin());
+    log::warn(
+        "{} parameters are new or have another update rule than in the checkpoint, and begin with a fresh state, for example {}",
+        fresh.size(), *fresh.begin());
 }
 
 }  // namespace
 
+void note_fresh(const Trainer& trainer, int64_t parameters, const std::filesystem::path& source) {
+  if (parameters > 0 && trainer.ranks().is_first())
+    log::info("{} holds no draft layers: their {} parameters begin as the configuration initialises them", source.string(),
+              parameters);
+}
+
 void restore(Trainer& trainer, const checkpoint::Checkpoint& checkpoint) {
-  load_parameters(*trainer.model().parameters, checkpoint);
+  note_fresh(trainer, load_parameters(*trainer.model().parameters, checkpoint), checkpoint.folder());
   if (is_imported(checkpoint)) return;
   restore_optimizer(trainer, checkpoint);
   try {

@@ -92,6 +92,29 @@ std::vector<Layout> update_layouts() {
 }
 INSTANTIATE_TEST_SUITE_P(Updates, Parity, testing::ValuesIn(update_layouts()), kName);
 
+// Draft layers beside the model, with anchors on both sides of every border.
+std::vector<Layout> draft_layouts() {
+  const std::string text = "--model.text_config.";
+  const Data drafts{text + "num_nextn_predict_layers=2",    text + "dspark_block_size=3",    text + "dspark_noise_token_id=2050",
+                    text + "dspark_target_layer_ids=[2,5]", text + "dspark_markov_rank=10",  text + "dspark_n_routed_experts=5",
+                    text + "dspark_num_experts_per_tok=2",  "--train.loss.draft.weight=0.5", "--train.loss.draft.anchors=29"};
+  return {
+      {"Tp2Cp2Ep4Sp",
+       4,
+       {"--parallel.tp=2", "--parallel.cp=2", "--parallel.ep=4", "--parallel.sequence_parallel=true", "--recompute.mode=full"},
+       {},
+       drafts},
+      {"Dp2Cp2BalancedEp2", 4, {"--parallel.cp=2", "--parallel.ep=2", "--parallel.cp_shard=balanced"}, {}, drafts},
+      {"Hsdp2Tp2WholeVocabulary",
+       4,
+       {"--parallel.fsdp_replicate=2", "--parallel.tp=2",
+        "--parallel.plan_overrides=[{match: model.embed.weight, role: replicated}, {match: lm_head.weight, role: replicated}, "
+        "{match: '*.markov_head.*', role: replicated}]"},
+       {},
+       drafts}};
+}
+INSTANTIATE_TEST_SUITE_P(Drafts, Parity, testing::ValuesIn(draft_layouts()), kName);
+
 TEST(ParityModel, ChoicesOfStepOneAreNoTies) {
   for (const auto& [name, rows] : exact().choices) {
     for (const auto& [row, choice] : rows) EXPECT_TRUE(choice.equal(one_rank().choices.at(name).at(row))) << name << " " << row;

@@ -91,13 +91,15 @@ class Collector : public TrainerCallback {
     const engine::Layout& layout = trainer.ranks().layout;
     for (size_t m = 0; m < batches_.size(); ++m) {
       const models::deepseek_v41::V41Model& v41 = models::deepseek_v41::v41_model(*trainer.model().model);
-      const auto held = held_rows(v41.model, v41.batch_of(batches_[m]));
+      const models::deepseek_v41::ModelBatch batch = v41.batch_of(batches_[m]);
+      const auto held = held_rows(v41.model, batch);
       const int64_t row = static_cast<int64_t>(m) * layout.size("dp") + layout.coordinate("dp");
       for (const auto& [name, made] : made_) {
         ASSERT_EQ(made.size(), batches_.size()) << name;
         const auto& [symbol, choice] = made[m];
         const at::Tensor rows = at::tensor(held.at(symbol).rows, at::kLong);
-        const int64_t tokens = static_cast<int64_t>(batches_[m].input_ids.size());
+        const int64_t tokens =
+            symbol.starts_with("draft.") ? batch.anchors.size(0) * v41.model.config.text.draft.block_size : batch.ids.size(0);
         at::Tensor& whole =
             outcome_.choices[name].try_emplace(std::to_string(row), at::full({tokens, kWidth}, kNobody, at::kLong)).first->second;
         at::Tensor wide = at::full({choice.size(0), kWidth}, -1, at::kLong);

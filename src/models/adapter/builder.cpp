@@ -106,37 +106,32 @@ TokenInputs add_token_inputs(DecoderBuilder& builder, bool targets) {
   in.ids = builder.program.input("ids", ValueKind::kDiscrete, {"tokens"});
   if (targets) in.targets = builder.program.input("targets", ValueKind::kDiscrete, {"tokens"});
   in.positions = builder.program.input("positions", ValueKind::kDiscrete, {"tokens"});
-  in.tp_rows = builder.tp_rows = builder.program.input("tp_rows", ValueKind::kDiscrete, {builder.layout().size("tp")});
+  in.tp_rows = builder.rows.tp_rows = builder.program.input("tp_rows", ValueKind::kDiscrete, {builder.layout().size("tp")});
   return in;
 }
 
-Vocabulary add_vocabulary(DecoderBuilder& builder, const std::string& name, int64_t words, int64_t width) {
+Vocabulary add_vocabulary(DecoderBuilder& builder, const std::string& name, int64_t words, int64_t width, UpdateHint update) {
   const engine::Layout& layout = builder.layout();
   if (builder.way_of({name}, {{kByWord}, {Cut{}}}) == 0)
-    return {builder.weight(name, {words, width}, kByWord, engine::UpdateHint::table()), layout.begin(words, "tp"),
+    return {builder.weight(name, {words, width}, kByWord, std::move(update)), layout.begin(words, "tp"),
             builder.local(words, kByWord)};
   const bool partial = std::exchange(builder.partial, true);  // every rank derives from its part of the tokens
-  const ParameterId table = builder.weight(name, {words, width}, {}, engine::UpdateHint::table());
+  const ParameterId table = builder.weight(name, {words, width}, {}, std::move(update));
   builder.partial = partial;
   return {table, 0, words, layout.size("tp"), layout.coordinate("tp")};
 }
 
-namespace {
-
-// The values of this rank's part of the tokens; `other` in place of the rest.
-at::Tensor of_own_tokens(const Vocabulary& vocabulary, const at::Tensor& values, int64_t other) {
-  if (vocabulary.parts == 1) return values;
-  const int64_t tokens = values.size(0), begin = engine::part_begin(tokens, vocabulary.parts, vocabulary.part),
-                end = engine::part_begin(tokens, vocabulary.parts, vocabulary.part + 1);
+at::Tensor own_part(const at::Tensor& values, int64_t parts, int64_t part, int64_t other) {
+  if (parts == 1) return values;
+  const int64_t rows = values.size(0), begin = engine::part_begin(rows, parts, part),
+                end = engine::part_begin(rows, parts, part + 1);
   at::Tensor own = at::full_like(values, other);
   own.slice(0, begin, end).copy_(values.slice(0, begin, end));
   return own;
 }
 
-}  // namespace
-
 at::Tensor look_up(SegmentRun& run, const Vocabulary& vocabulary, const at::Tensor& ids) {
-  const at::Tensor own = of_own_tokens(vocabulary, ids, -1) - vocabulary.first;
+  const at::Tensor own = own_part(ids, vocabulary.parts, vocabulary.part, -1) - vocabulary.first;
   return engine::embedding(own.masked_fill(own.ge(vocabulary.words), -1), run.weight(vocabulary.table));
 }
 
@@ -150,7 +145,7 @@ void add_loss(DecoderBuilder& builder, const Vocabulary& head, ValueId hidden, V
     dist::Group& tp = run.group("tp");
     const VocabularyPart part = whole ? VocabularyPart{} : VocabularyPart{&tp, head.first};
     const engine::CrossEntropy found = engine::linear_cross_entropy(
-        run.read(hidden), of_own_tokens(head, run.read(targets), kNotScored), run.weight(head.table), chunk, part, z);
+        run.read(hidden), own_part(run.read(targets), head.parts, head.part, kNotScored), run.weight(head.table), chunk, part, z);
     run.observe("token_loss", "tokens",
                 [&] { return whole ? tp.all_reduce(found.token_loss, "token_loss").wait() : found.token_loss; });
     run.observe("logits", "tokens", [&] {  // of all words

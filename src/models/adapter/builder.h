@@ -29,6 +29,12 @@ class SegmentRun;
 
 namespace hyperparallel::models {
 
+// The rows that a stack of layers works on, by symbol: all that the cp rank has, and the tp rank's part of them, NOTE [Regions].
+struct RowSpace {
+  std::string tokens = "tokens", shard = "shard";
+  engine::ValueId tp_rows = {};  // int64 [tp]: how many rows each tp rank has
+};
+
 // How a parameter is cut over the ranks of an axis; an empty axis: not at all. `role` is its name in parallel.plan_overrides.
 struct Cut {
   std::string axis = {};
@@ -67,13 +73,12 @@ class DecoderBuilder {
       : layout_(layout), std_(std), overrides_(std::move(overrides)) {}
 
   engine::ProgramBuilder program;
-  engine::ValueId tp_rows;  // of the TokenInputs
-  bool partial = false;     // the region's gradients are parts over tp, NOTE [Regions]
+  RowSpace rows;         // of what is being added
+  bool partial = false;  // the region's gradients are parts over tp, NOTE [Regions]
 
   const engine::Layout& layout() const { return layout_; }
   double std() const { return std_; }
-  // Rows of the residual streams: "tokens" or "shard".
-  const char* stream_rows() const { return layout_.sequence_parallel ? "shard" : "tokens"; }
+  const std::string& stream_rows() const { return layout_.sequence_parallel ? rows.shard : rows.tokens; }  // of residual streams
   // A rank's part of what tp or ep cuts.
   int64_t local(int64_t total, const Cut& cut) const { return cut.axis.empty() ? total : layout_.part(total, cut.axis); }
 
@@ -123,6 +128,7 @@ engine::ValueId leave_shard(DecoderBuilder& builder, const std::string& name, en
 // The name of the value that leaves a shard as `name`: with sequence parallelism it is that value.
 std::string leaving_shard(const DecoderBuilder& builder, const std::string& name);
 
+// Rows go by their counts as inputs `NAME.send_index` [NAME.sent], `NAME.send_rows` and `NAME.receive_rows` say.
 Halo add_halo_inputs(DecoderBuilder& builder, const std::string& name, const std::string& axis);
 // Own rows that other ranks of the axis need go to them: makes `received`, still to be awaited.
 engine::ValueId launch_halo(DecoderBuilder& builder, const std::string& name, const std::string& axis, engine::ValueId own,
@@ -135,7 +141,10 @@ struct Vocabulary {
   int64_t first = 0, words = 0;  // this rank's rows
   int64_t parts = 1, part = 0;   // of the tokens: how many, and which one is this rank's
 };
-Vocabulary add_vocabulary(DecoderBuilder& builder, const std::string& name, int64_t words, int64_t width);
+Vocabulary add_vocabulary(DecoderBuilder& builder, const std::string& name, int64_t words, int64_t width,
+                          engine::UpdateHint update = engine::UpdateHint::table());
+// values [rows] with those of one of `parts` even parts of the rows, and `other` in place of the rest.
+at::Tensor own_part(const at::Tensor& values, int64_t parts, int64_t part, int64_t other);
 // Inside a segment that declares the table: ids int64 [tokens] -> [tokens, width], zeros for words or tokens of other ranks and
 // for negative ids. A part of a sum over tp.
 at::Tensor look_up(engine::SegmentRun& run, const Vocabulary& vocabulary, const at::Tensor& ids);

@@ -31,12 +31,24 @@
 
 namespace hyperparallel::models {
 
+// The loss of draft layers (DSpark): a mean over slots, weighed by exp(-slot / decay).
+struct DraftLoss {
+  double weight = 0;             // 0: the layers are not built
+  double cross_entropy = 0.1;    // of the next token
+  double distance = 0.9;         // L1, of the draft's distribution from the model's own
+  double confidence = 1;         // binary cross-entropy of the confidence logit ...
+  bool hard_confidence = false;  // ... against whether the likeliest token is right, not against 1 - L1 / 2
+  double decay = 4;              // in slots; 0: all count alike
+  int64_t anchors = 512;         // of a document, at most; 0: all positions
+};
+
 // Losses beside the cross-entropy, for families that have what they are for; 0 leaves one out.
 struct AuxiliaryLosses {
   double z = 0;                    // of the vocabulary's log(sum of exp), squared
   double balance = 0;              // of experts within a sequence
   double indexer = 0;              // Kullback-Leibler divergence of index scores from attention
   bool window_in_teacher = false;  // the attention over window, sink and chosen groups is cut to these, not that without a window
+  DraftLoss draft = {};
 };
 
 // The rank whose program it is, and how its segments compute (`kernels` of the configuration).
@@ -62,6 +74,12 @@ class Model {
 
   // Optional. Metrics of its own, by name, from the inputs of a step's micro-batches.
   virtual std::map<std::string, double> metrics(const std::vector<engine::ValueMap>& /*inputs*/) const { return {}; }
+  // Optional. What a loss with Loss::Per::kModelUnits is a mean over: how many of the micro-batch.
+  virtual double loss_units(const data::MicroBatch& /*batch*/) const { return 0; }
+  // Optional. Metrics from what segments counted in a step, summed over all ranks.
+  virtual std::map<std::string, double> counter_metrics(const std::map<std::string, at::Tensor>& /*counters*/) const {
+    return {};
+  }
   // Optional. Metrics that are seconds of some segments: name of the metric -> glob over names of segments.
   virtual std::map<std::string, std::string> timed_segments() const { return {}; }
 };

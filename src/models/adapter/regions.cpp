@@ -11,22 +11,22 @@ using engine::ValueId;
 
 ValueId enter_tokens(DecoderBuilder& builder, const std::string& name, ValueId x) {
   if (!builder.layout().sequence_parallel) return builder.program.exchange(name, ExchangeKind::kEnter, "tp", x);
-  return builder.program.exchange(name, ExchangeKind::kAllGather, "tp", x, "tokens", builder.tp_rows);
+  return builder.program.exchange(name, ExchangeKind::kAllGather, "tp", x, builder.rows.tokens, builder.rows.tp_rows);
 }
 
 ValueId leave_tokens(DecoderBuilder& builder, const std::string& name, ValueId partial) {
   if (!builder.layout().sequence_parallel) return builder.program.exchange(name, ExchangeKind::kAllReduce, "tp", partial);
-  return builder.program.exchange(name, ExchangeKind::kReduceScatter, "tp", partial, "shard", builder.tp_rows);
+  return builder.program.exchange(name, ExchangeKind::kReduceScatter, "tp", partial, builder.rows.shard, builder.rows.tp_rows);
 }
 
 ValueId enter_shard(DecoderBuilder& builder, const std::string& name, ValueId x) {
   if (builder.layout().sequence_parallel) return x;
-  return builder.program.exchange(name, ExchangeKind::kSplit, "tp", x, "shard", builder.tp_rows);
+  return builder.program.exchange(name, ExchangeKind::kSplit, "tp", x, builder.rows.shard, builder.rows.tp_rows);
 }
 
 ValueId leave_shard(DecoderBuilder& builder, const std::string& name, ValueId x) {
   if (builder.layout().sequence_parallel) return x;
-  return builder.program.exchange(name, ExchangeKind::kCollect, "tp", x, "tokens", builder.tp_rows);
+  return builder.program.exchange(name, ExchangeKind::kCollect, "tp", x, builder.rows.tokens, builder.rows.tp_rows);
 }
 
 std::string leaving_shard(const DecoderBuilder& builder, const std::string& name) {
@@ -46,7 +46,9 @@ ValueId launch_halo(DecoderBuilder& builder, const std::string& name, const std:
   const engine::ValueSpec spec = program.spec(own);
   engine::Shape shape = spec.shape;
   shape[0] = name + ".sent";
-  const ValueId sent = program.value(name + ".sent", shape), index = halo.send_index;
+  const ValueId sent = spec.kind == engine::ValueKind::kDiscrete ? program.choice(name + ".sent", shape)
+                                                                 : program.value(name + ".sent", shape),
+                index = halo.send_index;
   program.segment(name + ".send", {own, index}, {sent}, {},
                   [=](SegmentRun& run) { run.make(sent, kernels::gather_rows(run.read(own), run.read(index))); });
   return program.launch(name, ExchangeKind::kAllToAll, axis, sent, name + ".received", halo.send_rows, halo.receive_rows);

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "data/engram_token_map.h"
 #include "models/deepseek_v41/declarations.h"
+#include "models/deepseek_v41/draft_batch.h"
 #include "models/deepseek_v41/engram_metrics.h"
 #include "models/deepseek_v41/flops.h"
 
@@ -81,7 +82,7 @@ class V41Architecture : public Architecture {
                                               const PlannedPictures& pictures, Routing routing) const override {
     return deepseek_v41::symbol_sizes(config, ProgramOptions{options}, tokens, pictures, routing);
   }
-  std::vector<engine::ParameterSpec> parameters_without_forward() const override { return draft_parameters(config.text); }
+  std::vector<engine::ParameterSpec> parameters_without_forward() const override { return draft_parameters(config); }
   bool can(Ability) const override { return true; }
 
   const ModelConfig config;
@@ -125,7 +126,7 @@ V41Model::V41Model(const ModelConfig& config, const ProgramOptions& options, std
   if (!config.text.engram_layer_ids.empty()) hasher.emplace(config.text, std::move(token_map));
 }
 
-ModelBatch V41Model::batch_of(const data::MicroBatch& batch) const {
+ModelBatch V41Model::tokens_of(const data::MicroBatch& batch) const {
   const int64_t tokens = static_cast<int64_t>(batch.input_ids.size());
   ModelBatch out;
   out.ids = tensor_of(batch.input_ids);
@@ -137,6 +138,12 @@ ModelBatch V41Model::batch_of(const data::MicroBatch& batch) const {
     out.image_mask.mutable_data_ptr<bool>()[t] = batch.token_types[t] >= 0;
     out.padding.mutable_data_ptr<bool>()[t] = batch.padding[t] != 0;
   }
+  if (model.inputs.draft.ids.valid()) out.anchors = choose_anchors(out, model.options.losses.draft.anchors);
+  return out;
+}
+
+ModelBatch V41Model::batch_of(const data::MicroBatch& batch) const {
+  ModelBatch out = tokens_of(batch);
   if (const auto& vision = model.config.vision) add_images(batch, 3 * vision->patch_size * vision->patch_size, out);
   if (hasher) out.engram_rows = hash_tokens(*hasher, out.ids, out.image_mask.logical_or(out.padding), out.cu_seqlens).rows;
   return out;
@@ -149,6 +156,27 @@ engine::ValueMap V41Model::inputs(const data::MicroBatch& batch, at::ScalarType 
 std::map<std::string, double> V41Model::metrics(const std::vector<engine::ValueMap>& inputs) const {
   if (!hasher) return {};
   return {{"engram/hit_rows", static_cast<double>(engram_hit_rows(model.inputs, inputs))}};
+}
+
+double V41Model::loss_units(const data::MicroBatch& batch) const {
+  if (!model.inputs.draft.ids.valid()) return 0;
+  return draft_units(model.config.text, model.options.losses.draft, tokens_of(batch));
+}
+
+std::map<std::string, double> V41Model::counter_metrics(const std::map<std::string, at::Tensor>& counters) const {
+  std::map<std::string, double> metrics;
+  const auto found = counters.find("draft.slots");  // [2, block size]: scored, and of these hit
+  if (found == counters.end()) return metrics;
+  const at::Tensor slots = found->second.contiguous();
+  const int64_t block = slots.size(1), *count = slots.const_data_ptr<int64_t>();
+  double scored = 0, hit = 0;
+  for (int64_t k = 0; k < block; ++k) {
+    const auto of = static_cast<double>(count[k]), right = static_cast<double>(count[block + k]);
+    scored += of, hit += right;
+    if (of > 0) metrics[fmt::format("draft/hit_rate/slot.{}", k)] = right / of;
+  }
+  if (scored > 0) metrics["draft/hit_rate"] = hit / scored;
+  return metrics;
 }
 
 std::map<std::string, std::string> V41Model::timed_segments() const {

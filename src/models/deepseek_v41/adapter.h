@@ -23,9 +23,14 @@ class V41Model : public Model {
   engine::ValueMap inputs(const data::MicroBatch& batch, at::ScalarType compute) const override;
   std::map<std::string, double> metrics(const std::vector<engine::ValueMap>& inputs) const override;
   std::map<std::string, std::string> timed_segments() const override;
+  double loss_units(const data::MicroBatch& batch) const override;  // scored slots of draft layers, weighed
+  std::map<std::string, double> counter_metrics(const std::map<std::string, at::Tensor>& counters) const override;
 
   const ModelProgram model;
   std::optional<EngramHasher> hasher;  // where the model has Engram
+
+ private:
+  ModelBatch tokens_of(const data::MicroBatch& batch) const;  // without pictures and Engram rows
 };
 
 // For what only this family does: generation, golden cases, crop (Ability). Throws InternalError for another family.

@@ -6,44 +6,21 @@
 #include "kernels/indexer/loss.h"
 #include "kernels/norm/op.h"
 #include "kernels/quantise/op.h"
-#include "kernels/rope/op.h"
 #include "kernels/rows/op.h"
 #include "kernels/types.h"
-#include "models/deepseek_v41/builder.h"
+#include "models/deepseek_v41/attention_parts.h"
 
 namespace hyperparallel::models::deepseek_v41 {
 
 using engine::ExchangeKind;
-using engine::Initialiser;
 using engine::ParameterId;
 using engine::SegmentRun;
-using engine::UpdateHint;
 using engine::ValueId;
 
 namespace {
 
-kernels::RopeTable table_of(SegmentRun& run, const RopeValues& rope) {
-  return {run.read(rope.cos), run.read(rope.sin)};
-}
-
-// Heads or groups are updated as matrices for themselves (V4.1 report 2.5).
-UpdateHint by(const std::string& name, int64_t count, int64_t rows) {
-  return UpdateHint::blocks(name, std::vector<int64_t>(count, rows));
-}
-
-// Rows that came from other ranks behind one's own.
-at::Tensor with_received(const at::Tensor& own, const at::Tensor& received) {
-  return received.size(0) == 0 ? own : at::cat({own, received});
-}
-
-// Own and received window keys in the order of their tokens. Without received rows own ones are in order already.
-at::Tensor arranged(const at::Tensor& own, const at::Tensor& received, const at::Tensor& rows) {
-  if (received.size(0) == 0 && rows.size(0) == own.size(0)) return own;
-  return kernels::gather_rows(with_received(own, received), rows);
-}
-
 at::Tensor window_keys(SegmentRun& run, ValueId own, ValueId halo, ValueId rows) {
-  return halo.valid() ? arranged(run.read(own), run.read(halo), run.read(rows)) : run.read(own);
+  return halo.valid() ? arranged_keys(run.read(own), run.read(halo), run.read(rows)) : run.read(own);
 }
 
 // Adds the attention of one layer, piece by piece.
@@ -74,7 +51,8 @@ class AttentionLayer {
       compressed = launch_gather(name_ + ".compressed", compressed_kv_);
       index_keys = launch_gather(name_ + ".index_keys", index_k_);
     }
-    add_queries();
+    const QueryValues queries = add_queries(builder_, name_, prefix_, x_, rope_);
+    q_res_ = queries.residual, q_ = queries.q;
     if (text_.is_index_source(layer_)) add_index_queries();
     if (text_.is_kv_source(layer_)) {
       program_.wait(compressed);
@@ -175,28 +153,10 @@ class AttentionLayer {
                      });
   }
 
-  void add_queries() {
-    const int64_t heads = builder_.local(text_.num_attention_heads, kByHead), hd = text_.head_dim;
-    const ParameterId wq_a = builder_.weight(prefix_ + "wq_a.weight", {text_.q_lora_rank, text_.hidden_size});
-    const ParameterId norm = builder_.gain(prefix_ + "q_norm.weight", text_.q_lora_rank);
-    const ParameterId wq_b = builder_.weight(prefix_ + "wq_b.weight", {text_.num_attention_heads * hd, text_.q_lora_rank},
-                                             kByHead, by("head", text_.num_attention_heads, hd));
-    q_res_ = program_.value(name_ + ".q_res", {"tokens", text_.q_lora_rank});
-    q_ = program_.value(name_ + ".q", {"tokens", heads, hd});
-    program_.segment(name_ + ".queries", {x_, rope_.cos, rope_.sin}, {q_res_, q_}, {wq_a, norm, wq_b},
-                     [=, x = x_, rope = rope_, q_res = q_res_, q = q_, eps = text_.rms_norm_eps](SegmentRun& run) {
-                       const at::Tensor z =
-                           kernels::rms_norm(engine::linear(run.read(x), run.weight(wq_a)), run.parameter(norm), eps);
-                       const at::Tensor wide = engine::linear(z, run.weight(wq_b)).view({-1, heads, hd});
-                       run.make(q_res, z);
-                       run.make(q, kernels::apply_rope(wide, table_of(run, rope)));
-                     });
-  }
-
   void add_index_queries() {
     const int64_t all_heads = text_.index_n_heads, heads = builder_.local(all_heads, kByHead), d = text_.index_head_dim;
-    const ParameterId wq_b =
-        builder_.weight(prefix_ + "indexer.wq_b.weight", {all_heads * d, text_.q_lora_rank}, kByHead, by("head", all_heads, d));
+    const ParameterId wq_b = builder_.weight(prefix_ + "indexer.wq_b.weight", {all_heads * d, text_.q_lora_rank}, kByHead,
+                                             update_by("head", all_heads, d));
     const ParameterId weights_proj =
         builder_.weight(prefix_ + "indexer.weights_proj.weight", {all_heads, text_.hidden_size}, kByHead);
     index_q_ = index_value(name_ + ".index_q", {"tokens", heads, d});
@@ -291,37 +251,27 @@ class AttentionLayer {
 
   // This rank's heads: its part of the layer's output.
   ValueId add_attend(ValueId halo) {
-    const int64_t all_heads = text_.num_attention_heads, heads = builder_.local(all_heads, kByHead), hd = text_.head_dim;
-    const int64_t blocks = builder_.local(text_.o_groups, kByHead), low_rank = text_.o_groups * text_.o_lora_rank;
-    const ParameterId sink =
-        builder_.master_leaf(prefix_ + "attn_sink", {all_heads},
-                             Initialiser::fill(builder_.config.switches.initialisation.attention_sink), {}, kByHead);
-    const ParameterId wo_a = builder_.weight(prefix_ + "wo_a.weight", {low_rank, all_heads * hd / text_.o_groups}, kByHead,
-                                             by("group", text_.o_groups, text_.o_lora_rank));
-    const ParameterId wo_b = builder_.weight(prefix_ + "wo_b.weight", {text_.hidden_size, low_rank}, kByInput);
+    const AttentionOutput output = add_attention_output(builder_, prefix_);
     const ValueId row = builder_.inputs.key_row, start = builder_.inputs.document_start, keys = builder_.inputs.window_rows;
     const ValueId out = program_.value(name_ + ".partial", {"tokens", text_.hidden_size});
     const ValueId compressed = ratio_ > 0 ? builder_.published.compressed : ValueId{},
                   topk = ratio_ > 0 ? builder_.topk : ValueId{};
     if (halo.valid()) program_.wait(halo);
     const ValueId window_kv = add_continued(builder_, window_kv_, KeptRows::Kind::kWindow);
-    if (trains_indexer() && text_.is_index_source(layer_)) add_indexer_loss(sink, halo, window_kv);
+    if (trains_indexer() && text_.is_index_source(layer_)) add_indexer_loss(output.sink, halo, window_kv);
     std::vector<ValueId> reads{q_, window_kv, row, start, rope_.cos, rope_.sin};
     if (halo.valid()) reads.insert(reads.end(), {halo, keys});
     if (ratio_ > 0) reads.insert(reads.end(), {compressed, topk});
-    program_.segment(
-        name_ + ".attend", reads, {out}, {sink, wo_a, wo_b},
-        [=, q = q_, rope = rope_,
-         shape = kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk}](SegmentRun& run) {
-          const at::Tensor near_kv = window_keys(run, window_kv, halo, keys);
-          const at::Tensor far_kv = compressed.valid() ? run.read(compressed) : at::Tensor();
-          const at::Tensor far = topk.valid() ? run.read(topk) : at::Tensor();
-          const at::Tensor mixed = kernels::csa2_attention(run.read(q), near_kv, far_kv, far, run.parameter(sink), run.read(row),
-                                                           run.read(start), shape);
-          const at::Tensor back = kernels::apply_rope(mixed, table_of(run, rope), /*inverse=*/true);
-          const at::Tensor low = engine::block_linear(back.reshape({-1, blocks, heads * hd / blocks}), run.weight(wo_a));
-          run.make(out, engine::linear(low, run.weight(wo_b)));
-        });
+    program_.segment(name_ + ".attend", reads, {out}, {output.sink, output.wo_a, output.wo_b},
+                     [=, q = q_, rope = rope_,
+                      shape = kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk}](SegmentRun& run) {
+                       const at::Tensor near_kv = window_keys(run, window_kv, halo, keys);
+                       const at::Tensor far_kv = compressed.valid() ? run.read(compressed) : at::Tensor();
+                       const at::Tensor far = topk.valid() ? run.read(topk) : at::Tensor();
+                       const at::Tensor mixed = kernels::csa2_attention(
+                           run.read(q), near_kv, far_kv, far, run.parameter(output.sink), run.read(row), run.read(start), shape);
+                       run.make(out, output(run, mixed, table_of(run, rope)));
+                     });
     return out;
   }
 

@@ -29,6 +29,7 @@ struct ModelBatch {
   at::Tensor patches;       // [patches, 3 * patch * patch]
   at::Tensor grids;         // int64 [images, 2]: rows and columns of patches
   at::Tensor image_starts;  // int64 [images]: index of each START token
+  at::Tensor anchors;       // int64 [anchors], ascending: where blocks of the draft layers begin; undefined without these layers
   // Of the micro-batches that all data-parallel ranks run at the same time, by rank: their pictures are spread together. Empty
   // where this is the only one.
   std::vector<BatchOutline> outlines;

@@ -16,6 +16,13 @@ struct RopeValues {
   engine::ValueId cos, sin;
 };
 
+// What one layer's sites and experts are called, and how many experts it has.
+struct Block {
+  std::string name;        // of values: "layers.3"
+  std::string parameters;  // prefix: "model.layers.3."
+  int64_t experts = 0, top_k = 0;
+};
+
 // What a KV source published, as its consumers read it. Invalid ids: nothing of the kind.
 struct PublishedKv {
   engine::ValueId compressed;  // [groups, head_dim], gathered over cp
@@ -31,10 +38,18 @@ struct ModelBuilder : DecoderBuilder {
 
   RopeValues rope_main, rope_compress;           // of token positions
   std::map<int64_t, RopeValues> rope_of_groups;  // by ratio, of group positions
+  Vocabulary embedding, head;
+  std::vector<engine::ValueId> draft_targets;  // what the draft layers read of the model's layers
   // Shared state of CSA2: the newest source of each kind.
   PublishedKv published;
   engine::ValueId topk;        // of the newest index source
   engine::ValueId candidates;  // of the candidate source, once it was passed
+
+  // What routers need to know of the rows of `rows.shard`; no `sequence`: no balance loss.
+  struct RowKinds {
+    engine::ValueId image, padding, sequence, sequence_lengths;
+  };
+  RowKinds row_kinds;
 
   // What the auxiliary losses are made of, by layer.
   struct RouterSums {
@@ -44,13 +59,20 @@ struct ModelBuilder : DecoderBuilder {
   std::vector<engine::ValueId> indexer_losses;
 
   const TextConfig& text() const { return config.text; }
+  Block block(int64_t layer) const {
+    return {layer_name(layer), layer_parameter(layer), config.text.n_routed_experts, config.text.num_experts_per_tok};
+  }
   bool has_balance_loss() const { return !options.cached && options.losses.balance > 0; }
+  bool has_draft_layers() const { return !options.cached && options.losses.draft.weight > 0; }
   bool has_indexer_loss() const { return !options.cached && options.losses.indexer > 0; }
 };
 
 // Declares the inputs; `vision` and `text` say which parts are built.
 void add_inputs(ModelBuilder& builder, bool text, bool vision);
 void add_rope_tables(ModelBuilder& builder);
+// positions int64 [rows] -> the tables NAME.cos and NAME.sin.
+RopeValues add_rope_table(ModelBuilder& builder, const std::string& name, engine::ValueId positions, const std::string& rows,
+                          const RopeParameters& rope);
 // `fresh` [rows of this run, width] behind the rows that sequences kept of earlier runs; `fresh` itself unless the program is
 // cached.
 engine::ValueId add_continued(ModelBuilder& builder, engine::ValueId fresh, KeptRows::Kind kind, int64_t ratio = 0);
@@ -60,14 +82,18 @@ engine::ValueId add_vision(ModelBuilder& builder);
 // Token embedding, spans merged in, copied to all streams: returns streams [streams' rows, n, hidden].
 engine::ValueId add_embedding(ModelBuilder& builder, engine::ValueId spans);
 
+// `pre` of the first site: one-hot on copy 0.
+engine::ValueId add_first_mix(ModelBuilder& builder, const std::string& name, engine::ValueId streams);
+
 // One site of mHC. `in` makes the sublayer's normalised input and the coefficients; `out` writes the sublayer's output back.
 struct MixSite {
   engine::ValueId pre, post, comb;
   engine::ValueId x;  // [tokens, hidden], normalised input of the sublayer
 };
 // `pre` is what the previous site made (NOTE in mhc.cpp). `kind`: "attn" or "ffn".
-MixSite add_mix_in(ModelBuilder& builder, int64_t layer, const std::string& kind, engine::ValueId streams, engine::ValueId pre);
-engine::ValueId add_mix_out(ModelBuilder& builder, int64_t layer, const std::string& kind, const std::string& result,
+MixSite add_mix_in(ModelBuilder& builder, const Block& block, const std::string& kind, engine::ValueId streams,
+                   engine::ValueId pre);
+engine::ValueId add_mix_out(ModelBuilder& builder, const Block& block, const std::string& kind, const std::string& result,
                             const MixSite& site, engine::ValueId y, engine::ValueId streams);
 
 // Fills the footprints of all segments: footprints.cpp.
@@ -75,8 +101,13 @@ void declare_footprints(engine::Program& program, const ModelConfig& config, con
 
 engine::ValueId add_engram(ModelBuilder& builder, int64_t layer, engine::ValueId streams);  // -> streams
 engine::ValueId add_attention(ModelBuilder& builder, int64_t layer, engine::ValueId x);     // -> [tokens, hidden]
-engine::ValueId add_moe(ModelBuilder& builder, int64_t layer, engine::ValueId x);           // -> [tokens, hidden]
-void add_head(ModelBuilder& builder, engine::ValueId streams, engine::ValueId pre);         // final norm, loss
-void add_auxiliary_losses(ModelBuilder& builder);                                           // what layers left for them
+engine::ValueId add_moe(ModelBuilder& builder, const Block& block, engine::ValueId x);      // -> [tokens, hidden]
+// Final norm and loss; -> final hidden states [tokens, hidden] of the region `tokens`.
+engine::ValueId add_head(ModelBuilder& builder, engine::ValueId streams, engine::ValueId pre);
+// The streams that enter one of the draft layers' target layers; then, once all were, the draft layers with their loss.
+void add_draft_target(ModelBuilder& builder, engine::ValueId streams);
+void add_draft_layers(ModelBuilder& builder, engine::ValueId final_hidden);
+at::Tensor slot_weights(const at::Tensor& slots, double decay, at::ScalarType type);  // exp(-slots / decay); 0: ones
+void add_auxiliary_losses(ModelBuilder& builder);                                     // what layers left for them
 
 }  // namespace hyperparallel::models::deepseek_v41

@@ -11,67 +11,13 @@
 namespace hyperparallel::models::deepseek_v41 {
 
 using engine::ParameterSpec;
-using engine::ParameterUse;
 
-std::vector<ParameterSpec> draft_parameters(const TextConfig& text) {
-  std::vector<ParameterSpec> specs;
-  if (text.num_nextn_predict_layers == 0) return specs;
-  const DraftConfig& draft = text.draft;
-  if (draft.target_layer_ids.empty() || draft.markov_rank == 0 || draft.n_routed_experts == 0) {
-    throw ConfigError(
-        "num_nextn_predict_layers is {}: dspark_target_layer_ids, dspark_markov_rank and dspark_n_routed_experts are required",
-        text.num_nextn_predict_layers);
-  }
-  const int64_t d = text.hidden_size, n = text.hc_mult, heads = text.num_attention_heads, hd = text.head_dim,
-                width = text.moe_intermediate_size, experts = draft.n_routed_experts, last = text.num_nextn_predict_layers - 1;
-  const auto add = [&](const std::string& name, std::vector<int64_t> shape, ParameterUse use = ParameterUse::kWeight,
-                       const Cut& cut = {}) {
-    ParameterSpec spec;
-    spec.name = name;
-    spec.shape = std::move(shape);
-    spec.use = use;
-    spec.cut_axis = cut.axis;
-    spec.cut_dim = cut.dim;
-    spec.role = cut.role;
-    specs.push_back(std::move(spec));
-  };
-  const auto leaf = ParameterUse::kLeaf;
-  for (int64_t stage = 0; stage <= last; ++stage) {
-    const std::string p = "mtp." + std::to_string(stage) + ".";
-    if (stage == 0) {
-      add(p + "main_proj.weight", {d, d * static_cast<int64_t>(draft.target_layer_ids.size())});
-      add(p + "main_norm.weight", {d}, leaf);
-    }
-    for (const std::string kind : {"attn", "ffn"}) {
-      add(p + kind + "_norm.weight", {d}, leaf);
-      add(p + "hc_" + kind + "_fn", {(2 + n) * n, n * d}, leaf);
-      add(p + "hc_" + kind + "_base", {(2 + n) * n}, leaf);
-      add(p + "hc_" + kind + "_scale", {3}, leaf);
-    }
-    add(p + "attn.wq_a.weight", {text.q_lora_rank, d});
-    add(p + "attn.q_norm.weight", {text.q_lora_rank}, leaf);
-    add(p + "attn.wq_b.weight", {heads * hd, text.q_lora_rank}, ParameterUse::kWeight, kByHead);
-    add(p + "attn.wkv.weight", {hd, d});
-    add(p + "attn.kv_norm.weight", {hd}, leaf);
-    add(p + "attn.attn_sink", {heads}, leaf, kByHead);
-    add(p + "attn.wo_a.weight", {text.o_groups * text.o_lora_rank, heads * hd / text.o_groups}, ParameterUse::kWeight, kByHead);
-    add(p + "attn.wo_b.weight", {d, text.o_groups * text.o_lora_rank}, ParameterUse::kWeight, kByInput);
-    add(p + "ffn.gate.weight", {experts, d});
-    add(p + "ffn.gate.bias", {experts}, ParameterUse::kState);
-    add(p + "ffn.gate.bias_vl", {experts}, ParameterUse::kState);
-    for (const std::string which : {"w1", "w3"}) {
-      add(p + "ffn.shared_experts." + which + ".weight", {width, d});
-      add(p + "ffn.experts." + which + ".weight", {experts, width, d}, ParameterUse::kWeight, kByExpert);
-    }
-    add(p + "ffn.shared_experts.w2.weight", {d, width});
-    add(p + "ffn.experts.w2.weight", {experts, d, width}, ParameterUse::kWeight, kByExpert);
-    if (stage == last) {
-      add(p + "norm.weight", {d}, leaf);
-      add(p + "markov_head.embed.weight", {text.vocab_size, draft.markov_rank}, ParameterUse::kWeight, kByWord);
-      add(p + "markov_head.head.weight", {text.vocab_size, draft.markov_rank}, ParameterUse::kWeight, kByWord);
-      add(p + "confidence_head.proj.weight", {1, d + draft.markov_rank});
-    }
-  }
+std::vector<ParameterSpec> draft_parameters(const ModelConfig& config) {
+  if (config.text.num_nextn_predict_layers == 0) return {};
+  ProgramOptions options;
+  options.losses.draft.weight = 1;
+  std::vector<ParameterSpec> specs = build_program(config, options).program.parameters;
+  std::erase_if(specs, [](const ParameterSpec& spec) { return part_of(spec.name) != "draft"; });
   return specs;
 }
 
@@ -89,11 +35,35 @@ std::map<std::string, int64_t> parameters_by_part(const ModelConfig& config) {
     for (const ParameterSpec& spec : specs) counts[part_of(spec.name)] += volume(spec.shape);
   };
   add(build_program(config, {}).program.parameters);
-  add(draft_parameters(config.text));
+  add(draft_parameters(config));
   return counts;
 }
 
 namespace {
+
+// One document in the row: as many anchors as it may have.
+void add_draft_sizes(const TextConfig& text, const ProgramOptions& options, int64_t tokens, int64_t senders,
+                     std::map<std::string, int64_t>& sizes) {
+  const engine::Layout& layout = options.layout;
+  const int64_t most = options.losses.draft.anchors, anchors = most > 0 ? std::min(most, tokens) : tokens,
+                own = layout.part(anchors, "cp"), rows = own * text.draft.block_size, shard = layout.part(rows, "tp"),
+                choices = shard * text.draft.num_experts_per_tok, window = text.sliding_window;
+  const bool is_cut = layout.size("cp") > 1;
+  sizes["draft.tokens"] = rows;
+  sizes["draft.shard"] = shard;
+  sizes["draft.shard.choices"] = choices;
+  sizes["draft.window.keys"] = std::min(sizes.at("tokens") + (is_cut ? window : 0), own * window);
+  sizes["draft.loss.rows"] = std::min(options.cross_entropy_chunk, rows);
+  for (const char* end : {".sent", ".received"}) {
+    sizes[std::string("draft.model_hidden.halo") + end] = is_cut ? text.draft.block_size - 1 : 0;
+    for (int64_t stage = 0; stage < text.num_nextn_predict_layers; ++stage)
+      sizes[fmt::format("mtp.{}.attn.window_halo{}", stage, end)] = is_cut ? window : 0;
+  }
+  for (int64_t stage = 0; stage < text.num_nextn_predict_layers; ++stage) {
+    sizes[fmt::format("mtp.{}.ffn.received", stage)] = choices * senders;
+    sizes[fmt::format("mtp.{}.ffn.arranged", stage)] = layout.size("ep") > 1 ? choices * senders : 0;
+  }
+}
 
 void add_picture_sizes(const VisionConfig& vision, const engine::Layout& layout, const PlannedPictures& pictures,
                        std::map<std::string, int64_t>& sizes) {
@@ -163,6 +133,7 @@ std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const Pro
   sizes["loss.rows"] = std::min(options.cross_entropy_chunk, own);
   const int64_t scored = std::max<int64_t>(1, layout.part(text.index_n_heads, "tp") * groups_seen);
   sizes["index.rows"] = std::clamp<int64_t>(options.index_chunk_elements / scored, 1, std::min<int64_t>(256, own));
+  if (options.losses.draft.weight > 0) add_draft_sizes(text, options, tokens, senders, sizes);
   if (!config.vision) return sizes;
   add_picture_sizes(*config.vision, layout, pictures, sizes);
   return sizes;

@@ -13,10 +13,9 @@
 
 namespace hyperparallel::models::deepseek_v41 {
 
-// The parameters of the draft layers under their released names, `mtp.<stage>.*`; experts stacked as elsewhere. They have no
-// forward yet, and no run allocates them. Throws ConfigError where num_nextn_predict_layers asks for them and a dspark_* key that
-// gives a size is missing.
-std::vector<engine::ParameterSpec> draft_parameters(const TextConfig& text);
+// The parameters of the draft layers under their released names, `mtp.<stage>.*`; experts stacked as elsewhere. Throws
+// ConfigError where num_nextn_predict_layers asks for them and a dspark_* key is missing or wrong.
+std::vector<engine::ParameterSpec> draft_parameters(const ModelConfig& config);
 
 // "backbone", "engram", "vision", "aligner", "delimiters" or "draft".
 std::string part_of(const std::string& parameter);

@@ -33,12 +33,13 @@ class Declaration {
     set_elements();
     for (int64_t layer = 0; layer < t_.num_hidden_layers; ++layer) {
       const std::string name = layer_name(layer);
-      for (const char* kind : {".hc_attn", ".hc_ffn"}) add_mix(name + kind);
+      for (const char* kind : {".hc_attn", ".hc_ffn"}) add_mix(name + kind, rows_, /*is_first=*/layer == 0 && kind[4] == 'a');
       add_attention(layer, name + ".attn");
-      add_moe(name + ".ffn");
+      add_moe(name + ".ffn", {"tokens", "shard", "choices", t_.n_routed_experts, t_.num_experts_per_tok});
       if (t_.engram_index(layer)) add_engram(name + ".engram");
     }
     if (config_.vision) add_vision(*config_.vision);
+    if (footprints_.has("draft.loss")) add_draft_layers();
     add_sent_rows();
     add_ends();
   }
@@ -46,13 +47,20 @@ class Declaration {
  private:
   void set(const std::string& segment, Footprint footprint) { footprints_.set(segment, std::move(footprint)); }
 
+  // While streams are collapsed and normalised: a row in the math type, and copies on the way back to another compute type.
+  Buffers collapsing(const Dimension& rows) const {
+    const int64_t d = t_.hidden_size;
+    return {math({rows, d}), cast({rows, d}), cast({rows, d / 2})};
+  }
+
   void set_elements() {
     const auto ends = [](const std::string& name, std::initializer_list<const char*> endings) {
       return std::ranges::any_of(endings, [&](const char* ending) { return name.ends_with(ending); });
     };
     for (engine::ValueSpec& value : program_.values) {
       if (value.name == "pre" || value.name == "loss" ||
-          ends(value.name, {".cos", ".sin", ".pre", ".post", ".comb", ".sent_weights", ".row_weights"}))
+          ends(value.name, {".cos", ".sin", ".pre", ".post", ".comb", ".sent_weights", ".row_weights", "draft.confidence",
+                            "draft.confidence.all"}))
         value.element = Element::kMath;
       if (ends(value.name, {".topk", ".candidate_blocks"})) value.element = Element::kInt32;
       if (ends(value.name, {".index_k", ".index_keys", ".index_q", ".index_weights"})) value.element = Element::kCompute;
@@ -64,19 +72,20 @@ class Declaration {
     }
   }
 
-  void add_mix(const std::string& name) {
+  // `is_first`: the collapsing weights are constant.
+  void add_mix(const std::string& name, const Dimension& rows, bool is_first) {
     const int64_t n = t_.hc_mult, d = t_.hidden_size;
     Footprint in;
-    in.saved = {math({rows_, (2 + n) * n + 1})};
-    if (name != "layers.0.hc_attn") in.saved.push_back(cast({rows_, n, d}));  // there the collapsing weights are constant
-    append(in.saved, saved_by_norm(rows_, d));
-    in.forward = collapsing_;
-    in.backward = {math({rows_, n, d}), math({3, rows_, d})};
+    in.saved = {math({rows, (2 + n) * n + 1})};
+    if (!is_first) in.saved.push_back(cast({rows, n, d}));
+    append(in.saved, saved_by_norm(rows, d));
+    in.forward = collapsing(rows);
+    in.backward = {math({rows, n, d}), math({3, rows, d})};
     set(name + ".in", in);
     Footprint out;
-    out.saved = {cast({rows_, n, d}), cast({rows_, d})};
-    out.forward = {math({2, rows_, n, d}), cast({rows_, n, d})};
-    out.backward = {math({2, rows_, n, d}), cast({2, rows_, d})};
+    out.saved = {cast({rows, n, d}), cast({rows, d})};
+    out.forward = {math({2, rows, n, d}), cast({rows, n, d})};
+    out.backward = {math({2, rows, n, d}), cast({2, rows, d})};
     set(name + ".out", out);
   }
 
@@ -150,13 +159,18 @@ class Declaration {
       footprints_.segment(name + ".index_key").footprint.saved = saved_by_norm(groups, width);
   }
 
-  void add_moe(const std::string& name) {
-    const int64_t d = t_.hidden_size, w = t_.moe_intermediate_size, experts = t_.n_routed_experts, k = t_.num_experts_per_tok;
+  struct Rows {
+    const char *tokens, *shard, *choices;
+    int64_t experts, k;
+  };
+  void add_moe(const std::string& name, const Rows& of) {
+    const int64_t d = t_.hidden_size, w = t_.moe_intermediate_size, experts = of.experts, k = of.k;
+    const Dimension shard = of.shard, choices = of.choices;
     const bool clamped = t_.swiglu_limit > 0;
     Footprint route;
-    route.saved = {cast({"shard", d}), math({2, "shard", experts}), math({3, "shard", k})};
-    route.forward = {math({2, "shard", experts})};
-    route.backward = {math({3, "shard", experts}), math({"choices", d}), math({"shard", d}), cast({"shard", d})};
+    route.saved = {cast({shard, d}), math({2, shard, experts}), math({3, shard, k})};
+    route.forward = {math({2, shard, experts})};
+    route.backward = {math({3, shard, experts}), math({choices, d}), math({shard, d}), cast({shard, d})};
     set(name + ".route", route);
 
     const Dimension rows = program_.values[footprints_.segment(name + ".experts").makes.front().index].shape.front();
@@ -167,11 +181,11 @@ class Declaration {
     set(name + ".experts", mlp);
 
     const bool by_channel = footprints_.has(name + ".shared");
-    const Dimension shared_rows = by_channel ? "tokens" : "shard";
+    const Dimension shared_rows = by_channel ? Dimension(of.tokens) : shard;
     Footprint shared;
     shared.saved = saved_by_swiglu(shared_rows, by_channel ? layout_.part(w, "tp") : w, clamped, /*weighted=*/false);
-    const Buffers combined = {math({"choices", d}), math({"shard", d}), cast({"choices", d}), cast({"shard", d})};
-    const Buffers derived = {compute({"choices", d}), math({"shard", d}), cast({"shard", d})};
+    const Buffers combined = {math({choices, d}), math({shard, d}), cast({choices, d}), cast({shard, d})};
+    const Buffers derived = {compute({choices, d}), math({shard, d}), cast({shard, d})};
     if (by_channel) {
       set(name + ".shared", shared);
       set(name + ".combine", {{}, combined, derived});
@@ -220,6 +234,40 @@ class Declaration {
     set("image_spans", {{}, {compute({"aligned", d})}, {compute({"aligned", d})}});
   }
 
+  // Of the layers themselves; the window's logits count as attention's.
+  void add_draft_layers() {
+    const int64_t hd = t_.head_dim, heads = layout_.part(t_.num_attention_heads, "tp"), d = t_.hidden_size,
+                  low = layout_.part(t_.o_groups, "tp") * t_.o_lora_rank, rank = t_.draft.markov_rank,
+                  words = layout_.part(t_.vocab_size, "tp"), block = t_.draft.block_size;
+    const Dimension rows = "draft.tokens", of_streams = layout_.sequence_parallel ? "draft.shard" : "draft.tokens";
+    set("draft.main", {saved_by_norm(rows_, d), {math({rows_, d})}, {math({2, rows_, d})}});
+    append(footprints_.segment("draft.main").footprint.saved,
+           {compute({rows_, d * static_cast<int64_t>(t_.draft.target_layer_ids.size())})});
+    for (int64_t stage = 0; stage < t_.num_nextn_predict_layers; ++stage) {
+      const std::string name = "mtp." + std::to_string(stage), attn = name + ".attn";
+      for (const char* kind : {".hc_attn", ".hc_ffn"}) add_mix(name + kind, of_streams, stage == 0 && kind[4] == 'a');
+      Footprint kv{saved_by_norm("tokens", hd), {math({2, "tokens", hd})}, {math({2, "tokens", hd}), compute({"tokens", d})}};
+      append(kv.saved, saved_by_norm(rows, hd));
+      set(attn + ".kv", kv);
+      set(attn + ".queries", {saved_by_norm(rows, t_.q_lora_rank),
+                              {compute({rows, heads, hd}), math({rows, heads, t_.qk_rope_head_dim})},
+                              {compute({2, rows, heads, hd}), math({2, rows, t_.q_lora_rank})}});
+      set(attn + ".attend", {{compute({rows, heads, hd}), compute({rows, low}), compute({"draft.window.keys", hd})},
+                             {compute({rows, heads, hd}), math({2, "attention.rows", heads, "attention.keys"})},
+                             {compute({2, rows, heads, hd}), math({"draft.window.keys", hd}), math({rows, hd}),
+                              math({3, "attention.rows", heads, "attention.keys"}), compute({4, "attention.rows", block, hd})}});
+      add_moe(name + ".ffn",
+              {"draft.tokens", "draft.shard", "draft.shard.choices", t_.draft.n_routed_experts, t_.draft.num_experts_per_tok});
+    }
+    set("draft.final_norm", {saved_by_norm(of_streams, d), collapsing(of_streams), {math({of_streams, t_.hc_mult, d})}});
+    set("draft.confidence",
+        {{cast({of_streams, d + rank}), compute({of_streams, d + rank})}, {}, {math({of_streams, d + rank})}});
+    // Derived in forward; two distributions of a chunk of rows at a time.
+    set("draft.loss", {{compute({rows, d + rank}), math({words, rank})},
+                       {compute({3, rows, d}), math({6, "draft.loss.rows", words})},
+                       {compute({2, rows, d + rank})}});
+  }
+
   // Rows that other ranks get: derived in the math type.
   void add_sent_rows() {
     for (engine::Segment& segment : program_.segments) {
@@ -234,7 +282,7 @@ class Declaration {
     Footprint norm;
     norm.saved = saved_by_norm(rows_, d);
     norm.saved.push_back(cast({rows_, n, d}));
-    norm.forward = collapsing_;
+    norm.forward = collapsing(rows_);
     norm.backward = {math({rows_, n, d})};
     set("final_norm", norm);
     footprints_.set_ends(d, layout_.part(t_.vocab_size, "tp"));
@@ -246,8 +294,6 @@ class Declaration {
   const TextConfig& t_;
   const engine::Layout& layout_;
   const Dimension rows_;  // of the streams
-  // While streams are collapsed and normalised: a row in the math type, and copies on the way back to another compute type.
-  const Buffers collapsing_{math({rows_, t_.hidden_size}), cast({rows_, t_.hidden_size}), cast({rows_, t_.hidden_size / 2})};
 };
 
 }  // namespace

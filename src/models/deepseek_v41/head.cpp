@@ -10,11 +10,11 @@ using engine::ParameterId;
 using engine::SegmentRun;
 using engine::ValueId;
 
-void add_head(ModelBuilder& builder, ValueId streams, ValueId pre) {
+ValueId add_head(ModelBuilder& builder, ValueId streams, ValueId pre) {
   const TextConfig& text = builder.text();
   builder.partial = builder.layout().sequence_parallel;
   const ParameterId norm = builder.gain("model.norm.weight", text.hidden_size);
-  const Vocabulary head = add_vocabulary(builder, "lm_head.weight", text.vocab_size, text.hidden_size);
+  const Vocabulary head = builder.head = add_vocabulary(builder, "lm_head.weight", text.vocab_size, text.hidden_size);
   builder.program.close_unit("head");
   const ValueId normed = builder.program.value("final_hidden", {builder.stream_rows(), text.hidden_size});
   builder.program.segment("final_norm", {streams, pre}, {normed}, {norm}, [=, eps = text.rms_norm_eps](SegmentRun& run) {
@@ -29,9 +29,10 @@ void add_head(ModelBuilder& builder, ValueId streams, ValueId pre) {
     });
     builder.program.output(logits);
     builder.inputs.logits = logits;
-    return;
+    return hidden;
   }
   add_loss(builder, head, hidden, builder.inputs.targets, builder.options.cross_entropy_chunk, builder.options.losses.z);
+  return hidden;
 }
 
 }  // namespace hyperparallel::models::deepseek_v41

@@ -27,8 +27,10 @@ std::vector<double> frequencies_of(const RopeParameters& rope, int64_t dim) {
                                    rope.original_max_position_embeddings);
 }
 
-RopeValues add_table(ModelBuilder& builder, const std::string& name, ValueId positions, const char* rows,
-                     const RopeParameters& rope) {
+}  // namespace
+
+RopeValues add_rope_table(ModelBuilder& builder, const std::string& name, ValueId positions, const std::string& rows,
+                          const RopeParameters& rope) {
   const int64_t dim = builder.text().qk_rope_head_dim;
   RopeValues values{builder.program.choice(name + ".cos", {rows, dim / 2}),
                     builder.program.choice(name + ".sin", {rows, dim / 2})};
@@ -40,6 +42,8 @@ RopeValues add_table(ModelBuilder& builder, const std::string& name, ValueId pos
       });
   return values;
 }
+
+namespace {
 
 // What sequences keep. Layers of one ratio keep rows of the same tokens.
 void add_kept_rows(ModelBuilder& builder) {
@@ -98,6 +102,35 @@ void add_groups(ModelBuilder& builder, int64_t ratio) {
 
 }  // namespace
 
+namespace {
+
+void add_draft_inputs(ModelBuilder& builder) {
+  const int64_t block = builder.text().draft.block_size;
+  const auto discrete = [&](const std::string& name, engine::Shape shape) {
+    return builder.program.input("draft." + name, ValueKind::kDiscrete, std::move(shape));
+  };
+  const char *tokens = "draft.tokens", *shard = "draft.shard";
+  ModelInputs::Draft in;
+  in.ids = discrete("ids", {tokens});                               // the anchor's token, then noise
+  in.previous = discrete("previous", {tokens});                     // the token at the slot's position
+  in.targets = discrete("targets", {tokens});                       // the token behind it; -1: not scored
+  in.slots = discrete("slots", {tokens});                           // 0 .. block size - 1
+  in.positions = discrete("positions", {tokens});                   // in the document
+  in.slots_of_block = discrete("slots_of_block", {tokens, block});  // int32, rows of the own block
+  in.tp_rows = discrete("tp_rows", {builder.layout().size("tp")});
+  in.image = discrete("image", {shard});  // none is
+  in.padding = discrete("padding", {shard});
+  in.window = add_halo_inputs(builder, "draft.window", "cp");
+  in.window_rows = discrete("window.rows", {"draft.window.keys"});  // the model's keys in order, as rows of [own; received]
+  in.key_row = discrete("key_row", {tokens});                       // the last key before the anchor; below key_start: none
+  in.key_start = discrete("key_start", {tokens});
+  in.model_hidden = add_halo_inputs(builder, "draft.model_hidden.halo", "cp");
+  in.model_rows = discrete("model_rows", {tokens});  // of the slot's position among [own; received]; -1: none
+  builder.inputs.draft = in;
+}
+
+}  // namespace
+
 void add_inputs(ModelBuilder& builder, bool text, bool vision) {
   ModelInputs& in = builder.inputs;
   const auto discrete = [&](const std::string& name, engine::Shape shape) {
@@ -114,6 +147,7 @@ void add_inputs(ModelBuilder& builder, bool text, bool vision) {
       in.sequence = discrete("sequence", {"shard"});                      // the document of each token; -1: padding
       in.sequence_lengths = discrete("sequence.lengths", {"sequences"});  // tokens of each, padding left out
     }
+    builder.row_kinds = {in.image, in.padding, in.sequence, in.sequence_lengths};
     if (builder.has_indexer_loss()) in.counted = discrete("counted", {"tokens"});  // bool: no padding
     if (!builder.options.cached) {
       in.window = add_halo_inputs(builder, "window", "cp");       // keys that the windows of other ranks reach
@@ -128,6 +162,7 @@ void add_inputs(ModelBuilder& builder, bool text, bool vision) {
     }
   }
   if (text && builder.options.cached) add_kept_rows(builder);
+  if (text && builder.has_draft_layers()) add_draft_inputs(builder);
   if (vision) {
     const VisionConfig& config = *builder.config.vision;
     const int64_t ranks = builder.layout().size("stage"), members = builder.layout().size("vision");
@@ -157,13 +192,13 @@ void add_inputs(ModelBuilder& builder, bool text, bool vision) {
 
 void add_rope_tables(ModelBuilder& builder) {
   const TextConfig& text = builder.text();
-  builder.rope_main = add_table(builder, "rope.main", builder.inputs.positions, "tokens", text.rope_main);
+  builder.rope_main = add_rope_table(builder, "rope.main", builder.inputs.positions, "tokens", text.rope_main);
   if (ratios_of(text).empty()) return;
-  builder.rope_compress = add_table(builder, "rope.compress", builder.inputs.positions, "tokens", text.rope_compress);
+  builder.rope_compress = add_rope_table(builder, "rope.compress", builder.inputs.positions, "tokens", text.rope_compress);
   for (int64_t ratio : ratios_of(text)) {
     const std::string groups = "groups." + std::to_string(ratio);
     builder.rope_of_groups[ratio] =
-        add_table(builder, "rope." + groups, builder.inputs.groups[ratio].positions, groups.c_str(), text.rope_compress);
+        add_rope_table(builder, "rope." + groups, builder.inputs.groups[ratio].positions, groups, text.rope_compress);
   }
 }
 

@@ -26,13 +26,23 @@ Initialiser base_start(int64_t n, const Initialisation& rule) {
 
 }  // namespace
 
+ValueId add_first_mix(ModelBuilder& builder, const std::string& name, ValueId streams) {
+  const int64_t n = builder.text().hc_mult;
+  const ValueId pre = builder.program.choice(name, {builder.stream_rows(), n});
+  builder.program.segment("first_mix." + name, {streams}, {pre}, {}, [=](SegmentRun& run) {
+    const at::Tensor one_hot = at::zeros({run.read(streams).size(0), n}, run.math_type());
+    one_hot.select(1, 0).fill_(1);
+    run.make(pre, one_hot);
+  });
+  return pre;
+}
+
 // NOTE [Single pass]: the coefficients of a site are computed from the streams that enter it, but its `pre` collapses the streams
 // only at the NEXT site; so one pass over the streams serves both.
-MixSite add_mix_in(ModelBuilder& builder, int64_t layer, const std::string& kind, ValueId streams, ValueId pre) {
+MixSite add_mix_in(ModelBuilder& builder, const Block& block, const std::string& kind, ValueId streams, ValueId pre) {
   const TextConfig& text = builder.text();
   const int64_t n = text.hc_mult, d = text.hidden_size;
-  const std::string prefix = layer_parameter(layer), name = layer_name(layer) + ".hc_" + kind;
-  const char* rows = builder.stream_rows();
+  const std::string prefix = block.parameters, name = block.name + ".hc_" + kind, rows = builder.stream_rows();
   builder.partial = builder.layout().sequence_parallel;
   const ParameterId norm = builder.gain(prefix + kind + "_norm.weight", d);
   const ParameterId fn = builder.master_leaf(prefix + "hc_" + kind + "_fn", {(2 + n) * n, n * d},
@@ -57,12 +67,12 @@ MixSite add_mix_in(ModelBuilder& builder, int64_t layer, const std::string& kind
   return site;
 }
 
-ValueId add_mix_out(ModelBuilder& builder, int64_t layer, const std::string& kind, const std::string& result, const MixSite& site,
-                    ValueId y, ValueId streams) {
-  const ValueId out = builder.program.value(layer_name(layer) + "." + result,
+ValueId add_mix_out(ModelBuilder& builder, const Block& block, const std::string& kind, const std::string& result,
+                    const MixSite& site, ValueId y, ValueId streams) {
+  const ValueId out = builder.program.value(block.name + "." + result,
                                             {builder.stream_rows(), builder.text().hc_mult, builder.text().hidden_size});
   builder.program.segment(
-      layer_name(layer) + ".hc_" + kind + ".out", {y, streams, site.post, site.comb}, {out}, {}, [=](SegmentRun& run) {
+      block.name + ".hc_" + kind + ".out", {y, streams, site.post, site.comb}, {out}, {}, [=](SegmentRun& run) {
         run.make(out, kernels::expand(run.read(y), run.read(streams), run.read(site.post), run.read(site.comb)));
       });
   return out;

@@ -68,34 +68,33 @@ at::Tensor back_in_order(const at::Tensor& arranged, const at::Tensor& order) {
 
 struct MoeLayer {
   ModelBuilder& builder;
-  int64_t layer;
+  const Block& block;
   const TextConfig& text = builder.text();
   engine::ProgramBuilder& program = builder.program;
-  int64_t d = text.hidden_size, width = text.moe_intermediate_size, experts = text.n_routed_experts, k = text.num_experts_per_tok;
-  std::string prefix = layer_parameter(layer) + "ffn.", name = layer_name(layer) + ".ffn";
+  int64_t d = text.hidden_size, width = text.moe_intermediate_size, experts = block.experts, k = block.top_k;
+  std::string prefix = block.parameters + "ffn.", name = block.name + ".ffn", shard = builder.rows.shard;
+  std::string choices = shard == "shard" ? "choices" : shard + ".choices";  // rows of the shard * k
   // Experts lie over ep and rows travel to them; or every rank has all, and rows stay.
   std::vector<std::string> weights{prefix + "experts.w1.weight", prefix + "experts.w3.weight", prefix + "experts.w2.weight"};
   bool whole = builder.way_of(weights, {{kByExpert, kByExpert, kByExpert}, {Cut{}, Cut{}, Cut{}}}) == 1;
   Cut cut = whole ? Cut{} : kByExpert;
   int64_t ranks = whole ? 1 : builder.layout().size("ep"), local = builder.local(experts, cut);
-  std::string received = whole ? "choices" : name + ".received";  // symbol
+  std::string received = whole ? choices : name + ".received";  // symbol
   ValueId order{}, send_rows{}, sent{}, sent_weights{}, counts{};
   ValueId receive_rows{}, offsets{}, arrangement{};
+  ModelBuilder::RouterSums sums = {};
 
   // Which experts, with which weights, and the rows of tokens sorted by expert, hence by the rank that has it.
   void add_route(ValueId x) {
     const ParameterId gate = builder.weight(prefix + "gate.weight", {experts, d});
     const ParameterId bias = builder.state(prefix + "gate.bias", {experts}),
                       bias_vl = builder.state(prefix + "gate.bias_vl", {experts});
-    const std::string choices = "choices";  // tokens of the shard * k
-    const ValueId ids = program.choice(layer_name(layer) + ".expert_ids", {"shard", k});
+    const ValueId ids = program.choice(block.name + ".expert_ids", {shard, k});
     order = program.choice(name + ".order", {choices}), counts = program.choice(name + ".counts", {experts});
     send_rows = program.choice(name + ".send_rows", {ranks});
     sent = program.value(name + ".sent", {choices, d}), sent_weights = program.value(name + ".sent_weights", {choices});
-    const ValueId image = builder.inputs.image, padding = builder.inputs.padding, sequence = builder.inputs.sequence,
-                  lengths = builder.inputs.sequence_lengths;
+    const auto [image, padding, sequence, lengths] = builder.row_kinds;
     std::vector<ValueId> reads{x, image, padding}, makes{ids, order, counts, send_rows, sent, sent_weights};
-    ModelBuilder::RouterSums sums;
     if (sequence.valid()) {
       sums = {program.value(name + ".sequence_shares", {"sequences", experts}),
               program.choice(name + ".own_sequence_counts", {"sequences", experts})};
@@ -104,7 +103,8 @@ struct MoeLayer {
     }
     program.segment(
         name + ".route", reads, makes, {gate, bias, bias_vl},
-        [=, layer = layer, k = k, experts = experts, order = order, counts = counts, send_rows = send_rows, sent = sent,
+        [=, image = image, padding = padding, sequence = sequence, lengths = lengths, name = block.name, shard = shard,
+         sums = sums, k = k, experts = experts, order = order, counts = counts, send_rows = send_rows, sent = sent,
          sent_weights = sent_weights, owners = engine::even_parts(experts, ranks), temperature = text.gate_temp,
          normalise = text.norm_topk_prob, scale = text.routed_scaling_factor](SegmentRun& run) {
           const at::Tensor& input = run.read(x);
@@ -129,9 +129,9 @@ struct MoeLayer {
             run.make(sums.shares, kernels::sequence_shares(scores, run.read(sequence), sequences));
             run.choose(sums.counts, [&] { return kernels::sequence_counts(chosen, run.read(sequence), sequences, experts); });
           }
-          run.count(layer_name(layer) + ".loads", loads_of(chosen, run.read(image), run.read(padding), experts));
-          run.observe(layer_name(layer) + ".router_scores", "shard", [&] { return scores; });
-          run.observe(layer_name(layer) + ".expert_weights", "shard", [&] { return weights; });
+          run.count(name + ".loads", loads_of(chosen, run.read(image), run.read(padding), experts));
+          run.observe(name + ".router_scores", shard, [&] { return scores; });
+          run.observe(name + ".expert_weights", shard, [&] { return weights; });
         });
     if (!sums.shares.valid()) return;
     sums.counts = program.launch(name + ".sequence_counts", ExchangeKind::kAllReduce, "sample", sums.counts);
@@ -180,7 +180,7 @@ struct MoeLayer {
                       run.make(computed, back_in_order(y, order));
                     });
     if (whole) return computed;
-    return program.exchange(name + ".returned", ExchangeKind::kAllToAll, "ep", computed, "choices", receive_rows, send_rows);
+    return program.exchange(name + ".returned", ExchangeKind::kAllToAll, "ep", computed, choices, receive_rows, send_rows);
   }
 };
 
@@ -196,9 +196,9 @@ struct SharedExpert {
   }
 };
 
-ValueId add_moe(ModelBuilder& builder, int64_t layer, ValueId streams_x) {
+ValueId add_moe(ModelBuilder& builder, const Block& block, ValueId streams_x) {
   builder.partial = true;
-  MoeLayer moe{builder, layer};
+  MoeLayer moe{builder, block};
   engine::ProgramBuilder& program = builder.program;
   const ValueId x = enter_shard(builder, moe.name + ".x", streams_x);
   moe.add_route(x);
@@ -214,15 +214,16 @@ ValueId add_moe(ModelBuilder& builder, int64_t layer, ValueId streams_x) {
   ValueId all, shared_sum;
   if (by_channel) {
     all = enter_tokens(builder, moe.name + ".shared_x", streams_x);
-    const ValueId part = program.value(moe.name + ".shared_part", {"tokens", moe.d});
+    const ValueId part = program.value(moe.name + ".shared_part", {builder.rows.tokens, moe.d});
     program.segment(moe.name + ".shared", {all}, {part}, {shared.w1, shared.w3, shared.w2},
                     [=](SegmentRun& run) { run.make(part, shared(run, run.read(all))); });
-    shared_sum = program.launch(moe.name + ".shared_sum", ExchangeKind::kReduceScatter, "tp", part, "shard", builder.tp_rows);
+    shared_sum =
+        program.launch(moe.name + ".shared_sum", ExchangeKind::kReduceScatter, "tp", part, moe.shard, builder.rows.tp_rows);
   }
   const ValueId returned = moe.add_experts();
-  if (builder.has_balance_loss()) program.wait(builder.router_sums.back().counts);
+  if (moe.sums.counts.valid()) program.wait(moe.sums.counts);
 
-  const ValueId out = program.value(leaving_shard(builder, layer_name(layer) + ".ffn_out"), {"shard", moe.d});
+  const ValueId out = program.value(leaving_shard(builder, block.name + ".ffn_out"), {moe.shard, moe.d});
   std::vector<ValueId> reads{x, returned, moe.order};
   std::vector<ParameterId> parameters{shared.w1, shared.w3, shared.w2};
   if (by_channel) {
@@ -236,7 +237,7 @@ ValueId add_moe(ModelBuilder& builder, int64_t layer, ValueId streams_x) {
     run.make(out,
              (kernels::combine_rows(run.read(returned), run.read(order), k) + kernels::to_math(beside)).to(input.scalar_type()));
   });
-  return leave_shard(builder, layer_name(layer) + ".ffn_out", out);
+  return leave_shard(builder, block.name + ".ffn_out", out);
 }
 
 }  // namespace hyperparallel::models::deepseek_v41

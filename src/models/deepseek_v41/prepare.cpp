@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "models/deepseek_v41/draft_batch.h"
 #include "models/deepseek_v41/pictures.h"
 #include "models/deepseek_v41/prefix.h"
 
@@ -54,11 +55,13 @@ class Preparation {
       prefix_ == nullptr ? add_groups(ratio, groups) : add_cached_groups(ratio, groups);
     }
     for (size_t i = 0; i < in_.engram.size(); ++i) add_engram(i);
+    if (in_.draft.ids.valid()) put_draft_inputs(model_, batch_, tokens_, map);
   }
 
   void add_held(std::map<std::string, HeldRows>& held) const {
     held["tokens"] = {"cp", own_};
     held["shard"] = {"sample", tokens_.shard()};
+    if (in_.draft.ids.valid()) add_draft_held(model_, batch_, tokens_, held);
     for (const auto& [ratio, groups] : in_.groups) {
       std::vector<int64_t>& own = (held["groups." + std::to_string(ratio)] = {"cp", {}}).rows;
       int64_t group = 0;

@@ -21,7 +21,8 @@ ModelBuilder::ModelBuilder(const ModelConfig& given, const ProgramOptions& built
 ValueId add_embedding(ModelBuilder& builder, ValueId spans) {
   const TextConfig& text = builder.text();
   const int64_t n = text.hc_mult;
-  const Vocabulary vocabulary = add_vocabulary(builder, "model.embed.weight", text.vocab_size, text.hidden_size);
+  const Vocabulary vocabulary = builder.embedding =
+      add_vocabulary(builder, "model.embed.weight", text.vocab_size, text.hidden_size);
   builder.program.close_unit("embed");
   const ValueId ids = builder.inputs.ids, span_index = builder.inputs.span_index;
   const ValueId found = builder.program.value("embed.partial", {"tokens", text.hidden_size});
@@ -42,20 +43,8 @@ ValueId add_embedding(ModelBuilder& builder, ValueId spans) {
 
 namespace {
 
-// pre_mix at the start: one-hot on copy 0.
-ValueId add_first_mix(ModelBuilder& builder, ValueId streams) {
-  const int64_t n = builder.text().hc_mult;
-  const ValueId pre = builder.program.choice("pre", {builder.stream_rows(), n});
-  builder.program.segment("first_mix", {streams}, {pre}, {}, [=](SegmentRun& run) {
-    const at::Tensor one_hot = at::zeros({run.read(streams).size(0), n}, run.math_type());
-    one_hot.select(1, 0).fill_(1);
-    run.make(pre, one_hot);
-  });
-  return pre;
-}
-
 // What the axes must divide.
-void check_degrees(const TextConfig& text, const engine::Layout& layout, bool cached) {
+void check_degrees(const TextConfig& text, const engine::Layout& layout, bool cached, bool has_draft_layers) {
   const int64_t tp = layout.size("tp"), ep = layout.size("ep");
   std::vector<std::string> errors;
   const auto divides = [&](const char* key, int64_t size) {
@@ -70,18 +59,39 @@ void check_degrees(const TextConfig& text, const engine::Layout& layout, bool ca
   divides("num_attention_heads", text.num_attention_heads);
   divides("o_groups", text.o_groups);
   if (text.index_n_heads > 0) divides("index_n_heads", text.index_n_heads);
+  if (has_draft_layers && ep > text.draft.n_routed_experts)
+    errors.push_back(
+        fmt::format("parallel.ep {} is more than the {} routed experts of the draft layers", ep, text.draft.n_routed_experts));
   if (ep > text.n_routed_experts)
     errors.push_back(fmt::format("parallel.ep {} is more than the {} routed experts", ep, text.n_routed_experts));
   HP_CHECK(!cached || layout.size("cp") == 1, "a cached program over cp");
   if (!errors.empty()) throw ConfigError("{}", fmt::join(errors, "\n"));
 }
 
+void check_draft_layers(const TextConfig& text) {
+  const DraftConfig& draft = text.draft;
+  const auto refuse = [](const std::string& why) { throw ConfigError("train.loss.draft: {}", why); };
+  if (text.num_nextn_predict_layers == 0) refuse("the model has no draft layers (num_nextn_predict_layers is 0)");
+  if (draft.block_size == 0 || draft.target_layer_ids.empty() || draft.markov_rank == 0 || draft.num_experts_per_tok == 0 ||
+      draft.n_routed_experts < draft.num_experts_per_tok)
+    refuse(
+        "dspark_block_size, dspark_target_layer_ids, dspark_markov_rank, dspark_n_routed_experts and "
+        "dspark_num_experts_per_tok, no more than those, are required");
+  if (draft.noise_token_id >= text.vocab_size)
+    refuse(fmt::format("dspark_noise_token_id {} is outside the vocabulary of {}", draft.noise_token_id, text.vocab_size));
+  if (!std::ranges::is_sorted(draft.target_layer_ids, std::less_equal<>()) ||
+      draft.target_layer_ids.back() >= text.num_hidden_layers)
+    refuse(fmt::format("dspark_target_layer_ids [{}] must rise and be below num_hidden_layers {}",
+                       fmt::join(draft.target_layer_ids, ", "), text.num_hidden_layers));
+}
+
 }  // namespace
 
 ModelProgram build_program(const ModelConfig& config, const ProgramOptions& options) {
   ModelProgram model{config, options, {}, {}};
-  check_degrees(config.text, options.layout, options.cached);
   ModelBuilder builder(model.config, model.options);
+  check_degrees(config.text, options.layout, options.cached, builder.has_draft_layers());
+  if (builder.has_draft_layers()) check_draft_layers(config.text);
   add_inputs(builder, /*text=*/true, config.vision.has_value());
   add_rope_tables(builder);
   ValueId spans;
@@ -90,26 +100,55 @@ ModelProgram build_program(const ModelConfig& config, const ProgramOptions& opti
     builder.program.wait(spans);
   }
   ValueId streams = add_embedding(builder, spans);
-  ValueId pre = add_first_mix(builder, streams);
+  ValueId pre = add_first_mix(builder, "pre", streams);
   for (int64_t layer = 0; layer < config.text.num_hidden_layers; ++layer) {
-    builder.program.begin_region(layer_name(layer));
+    const Block block = builder.block(layer);
+    if (builder.has_draft_layers() && std::ranges::count(config.text.draft.target_layer_ids, layer) > 0)
+      add_draft_target(builder, streams);
+    builder.program.begin_region(block.name);
     if (config.text.engram_index(layer)) streams = add_engram(builder, layer, streams);
-    const MixSite attn = add_mix_in(builder, layer, "attn", streams, pre);
+    const MixSite attn = add_mix_in(builder, block, "attn", streams, pre);
     const ValueId attn_out = add_attention(builder, layer, attn.x);
-    streams = add_mix_out(builder, layer, "attn", "mid", attn, attn_out, streams);
-    const MixSite ffn = add_mix_in(builder, layer, "ffn", streams, attn.pre);
-    builder.program.close_unit(layer_name(layer));
-    const ValueId ffn_out = add_moe(builder, layer, ffn.x);
-    streams = add_mix_out(builder, layer, "ffn", "streams", ffn, ffn_out, streams);
+    streams = add_mix_out(builder, block, "attn", "mid", attn, attn_out, streams);
+    const MixSite ffn = add_mix_in(builder, block, "ffn", streams, attn.pre);
+    builder.program.close_unit(block.name);
+    const ValueId ffn_out = add_moe(builder, block, ffn.x);
+    streams = add_mix_out(builder, block, "ffn", "streams", ffn, ffn_out, streams);
     pre = ffn.pre;
     builder.program.end_region();
   }
-  add_head(builder, streams, pre);
+  const ValueId final_hidden = add_head(builder, streams, pre);
   add_auxiliary_losses(builder);
+  if (builder.has_draft_layers()) add_draft_layers(builder, final_hidden);
   builder.check_overrides();
   model.inputs = builder.inputs;
   model.program = std::move(builder.program).build();
   declare_footprints(model.program, config, options);
+  return model;
+}
+
+ModelProgram build_draft_program(const ModelConfig& config, const ProgramOptions& options) {
+  ModelProgram model{config, options, {}, {}};
+  ModelBuilder builder(model.config, model.options);
+  check_degrees(config.text, options.layout, options.cached, true);
+  const int64_t n = config.text.hc_mult, d = config.text.hidden_size;
+  add_inputs(builder, /*text=*/true, /*vision=*/false);
+  add_rope_tables(builder);
+  const auto given = [&](const std::string& name, engine::Shape shape) {
+    return builder.program.input(name, engine::ValueKind::kDiscrete, std::move(shape));
+  };
+  ModelInputs::Draft& in = builder.inputs.draft;
+  for (int64_t layer : config.text.draft.target_layer_ids) {
+    in.target_streams.push_back(given(layer_name(layer) + ".entering", {builder.stream_rows(), n, d}));
+    add_draft_target(builder, in.target_streams.back());
+  }
+  in.final_hidden = given("final_hidden.all", {"tokens", d});
+  builder.embedding = add_vocabulary(builder, "model.embed.weight", config.text.vocab_size, d);
+  builder.head = add_vocabulary(builder, "lm_head.weight", config.text.vocab_size, d);
+  builder.program.close_unit("vocabulary");
+  add_draft_layers(builder, in.final_hidden);
+  model.inputs = builder.inputs;
+  model.program = std::move(builder.program).build();
   return model;
 }
 

@@ -86,6 +86,14 @@ struct ModelInputs : TokenInputs {
   engine::ValueId unshuffle, span_source, span_index;
   Halo spans;
   engine::ValueId cotangent;  // of a vision-only program
+  struct Draft {
+    engine::ValueId ids, previous, targets, slots, positions, slots_of_block, tp_rows, image, padding;
+    Halo window, model_hidden;
+    engine::ValueId window_rows, key_row, key_start, model_rows;
+    // Of a program of draft layers alone: what they would read of the model.
+    std::vector<engine::ValueId> target_streams;  // [shard or tokens, n, hidden], by target layer
+    engine::ValueId final_hidden;                 // [tokens, hidden]
+  } draft;
   // Cached programs.
   std::vector<KeptRows> kept;
   std::vector<ContinuedRows> continued;
@@ -106,6 +114,9 @@ struct ModelProgram {
 ModelProgram build_program(const ModelConfig& config, const ProgramOptions& options);
 // The vision tower alone; its loss is sum(span_embeddings * cotangent).
 ModelProgram build_vision_program(const ModelConfig& config, const ProgramOptions& options);
+
+// The draft layers alone, on given streams and final hidden states: their loss, and frozen vocabulary tables.
+ModelProgram build_draft_program(const ModelConfig& config, const ProgramOptions& options);
 
 // Every program input of one micro-batch for the rank of `model.options.layout`; `batch` is the whole micro-batch, the same on
 // all ranks of a `sample` group. Throws InternalError when the batch contradicts itself. `compute`: the type of patches and of

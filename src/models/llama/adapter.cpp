@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "models/adapter/tokens.h"
 #include "models/llama/program.h"
 
@@ -56,6 +57,7 @@ class LlamaArchitecture : public Architecture {
   int64_t max_positions() const override { return c_.max_position_embeddings; }
 
   std::unique_ptr<Model> build(const ProgramOptions& options, const data::Tokenizer*) const override {
+    if (options.losses.draft.weight > 0) throw ConfigError("train.loss.draft.weight: model_type llama has no draft layers");
     return std::make_unique<LlamaModel>(c_, options, std_);
   }
 
