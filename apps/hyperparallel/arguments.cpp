@@ -1,5 +1,7 @@
 #include "arguments.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace hyperparallel {
@@ -24,6 +26,8 @@ std::optional<std::string> take_option(std::vector<std::string>& arguments, cons
     if (!joined && it + 1 == arguments.end()) throw UsageError("{}: expected {}", option, what);
     const std::string value = joined ? it->substr(option.size() + 1) : it[1];
     arguments.erase(it, it + (joined ? 1 : 2));
+    const auto names_it = [&](const std::string& word) { return word == option || word.starts_with(option + "="); };
+    if (std::ranges::any_of(arguments, names_it)) throw UsageError("{} is given twice", option);
     return value;
   }
   return {};

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
@@ -13,22 +14,29 @@
 
 #include "arguments.h"
 #include "base/error.h"
+#include "dist/hardware_threads.h"
 #include "dist/launch.h"
 #include "dist/mpi_comm.h"
 
 namespace hyperparallel {
 namespace {
 
-volatile std::sig_atomic_t launcher_process = 0;
+volatile std::sig_atomic_t launcher_process = 0, is_stopping = 0;
 
-// mpirun kills its ranks when it gets SIGTERM or SIGINT, and hands SIGUSR1 on to them.
-void hand_on(int) {
-  if (launcher_process > 0) kill(launcher_process, SIGUSR1);
+// NOTE [Stopping ranks]: mpirun kills its ranks when it gets SIGTERM or SIGINT, and hands SIGUSR1 on to them, which asks them to
+// stop. Until they listen they ignore it, and so does mpirun itself; so it is sent again every second. A second SIGTERM or SIGINT
+// ends everything at once.
+void hand_on(int signal) {
+  if (launcher_process > 0) kill(launcher_process, signal != SIGALRM && is_stopping ? SIGTERM : SIGUSR1);
+  is_stopping = 1;
+  alarm(1);
 }
 
 [[noreturn]] void become_launcher(const std::vector<std::string>& words) {
   setpgid(0, 0);  // a Ctrl-C at the terminal reaches this program alone
   prctl(PR_SET_PDEATHSIG, SIGTERM);
+  for (int signal : {SIGTERM, SIGINT, SIGALRM}) std::signal(signal, SIG_DFL);
+  std::signal(SIGUSR1, SIG_IGN);
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   std::vector<char*> argv;
@@ -50,22 +58,39 @@ std::optional<int64_t> take_ranks(std::vector<std::string>& arguments) {
   return ranks;
 }
 
+namespace {
+
+// Beyond this a host does nothing but switch between processes.
+void check_host(int64_t ranks) {
+  const auto threads = static_cast<int64_t>(dist::share_of_hardware_threads({dist::allowed_hardware_threads()}, 0));
+  const int64_t most = std::max<int64_t>(64, 8 * threads);
+  if (ranks > most)
+    throw UsageError(
+        "--ranks {}: this host has {} hardware threads and can share them among {} ranks at most (mpirun or srun spread "
+        "ranks over hosts; `hyperparallel plan` needs none)",
+        ranks, threads, most);
+}
+
+}  // namespace
+
 int run_local_ranks(int64_t ranks, const std::string& command, const std::vector<std::string>& arguments) {
+  check_host(ranks);
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  std::vector<std::string> words{"mpirun", "--quiet", "-n",   std::to_string(ranks), "--oversubscribe", "--bind-to",
-                                 "none",   self,      command};
+  std::vector<std::string> words{"mpirun",    "--quiet", "-n",  std::to_string(ranks),  "--oversubscribe",
+                                 "--bind-to", "none",    "env", "--ignore-signal=USR1", self,
+                                 command};
   words.insert(words.end(), arguments.begin(), arguments.end());
+  for (int signal : {SIGTERM, SIGINT, SIGALRM}) std::signal(signal, hand_on);
   const pid_t child = fork();
   if (child < 0) throw UsageError("--ranks: no process could be made: {}", std::strerror(errno));
   if (child == 0) become_launcher(words);
   launcher_process = child;
-  std::signal(SIGTERM, hand_on);
-  std::signal(SIGINT, hand_on);
   int status = 0;
   while (waitpid(child, &status, 0) < 0) {
     if (errno != EINTR) throw UsageError("--ranks: mpirun was lost: {}", std::strerror(errno));
   }
   launcher_process = 0;
+  alarm(0);
   if (WIFSIGNALED(status)) return 128 + WTERMSIG(status);
   if (WEXITSTATUS(status) == 127)
     throw UsageError("--ranks needs Open MPI's mpirun, which cannot be started (Debian: openmpi-bin)");

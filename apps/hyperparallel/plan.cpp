@@ -47,8 +47,9 @@ models::PlannedPictures pictures_of(const std::optional<std::string>& asked, con
   const models::PlannedPictures pictures{count, data::plan_image(width, height, input->limits)};
   const int64_t row = config.train.local_batch_size * config.data.seq_len;
   if (count > row / pictures.each.tokens)
-    refuse(fmt::format("of {} tokens each are more than the {} of a micro-batch (data.seq_len {} x train.local_batch_size {})",
-                       pictures.each.tokens, row, config.data.seq_len, config.train.local_batch_size));
+    refuse(fmt::format(
+        "{} pictures of {} tokens each are {}, more than the {} of a micro-batch (data.seq_len {} x train.local_batch_size {})",
+        count, pictures.each.tokens, count * pictures.each.tokens, row, config.data.seq_len, config.train.local_batch_size));
   return pictures;
 }
 

@@ -51,7 +51,7 @@ ParameterStore::ParameterStore(std::vector<ParameterSpec> specs, at::ScalarType 
     HP_CHECK(is_new, "two parameters are called {}", specs_[i].name);
     placements_.push_back(place(specs_[i], layout));
     masters_.push_back(at::zeros(placements_[i].owned.size, at::TensorOptions().dtype(master)));
-    trainable_.push_back(specs_[i].use != ParameterUse::kState);
+    trainable_.push_back(specs_[i].use != ParameterUse::kState && specs_[i].trainable);
   }
 }
 

@@ -65,6 +65,7 @@ struct ParameterSpec {
   std::string cut_axis = {};  // "tp" or "ep": every rank of the axis has a part of `cut_dim`; empty: all have the whole
   int64_t cut_dim = 0;
   bool partial_over_tp = false;  // what the ranks of a tp group add to its gradient are parts, to be summed; else they are equal
+  bool trainable = true;            // false: gets no gradient, no optimizer and, as state, no updates
   std::string role = "replicated";  // what its cut is called (models/adapter/builder.h), for people
 };
 

@@ -198,20 +198,22 @@ Program ProgramBuilder::build() && {
   program_.needs_gradient = wants_gradient_;
   program_.has_backward.assign(program_.segments.size(), false);
   program_.gets_gradient.assign(program_.parameters.size(), false);
+  const auto learns = [&](ParameterId id) {
+    const ParameterSpec& spec = program_.parameters[id.index];
+    return spec.use != ParameterUse::kState && spec.trainable;
+  };
   auto needs = [&](ValueId id) { return program_.needs_gradient[id.index]; };
   for (const ProgramStep& step : program_.steps) {
     if (auto* run = std::get_if<RunSegment>(&step)) {
       const Segment& segment = program_.segments[run->segment];
       bool any = std::any_of(segment.reads.begin(), segment.reads.end(), needs);
-      for (ParameterId id : segment.parameters) any = any || program_.parameters[id.index].use != ParameterUse::kState;
+      for (ParameterId id : segment.parameters) any = any || learns(id);
       for (ValueId id : segment.makes) {
         program_.needs_gradient[id.index] = any && program_.values[id.index].kind == ValueKind::kDifferentiable;
       }
       if (std::none_of(segment.makes.begin(), segment.makes.end(), needs)) continue;
       program_.has_backward[run->segment] = true;
-      for (ParameterId id : segment.parameters) {
-        program_.gets_gradient[id.index] = program_.parameters[id.index].use != ParameterUse::kState;
-      }
+      for (ParameterId id : segment.parameters) program_.gets_gradient[id.index] = learns(id);
     } else if (auto* launch = std::get_if<LaunchExchange>(&step)) {
       const Exchange& exchange = program_.exchanges[launch->exchange];
       program_.needs_gradient[exchange.output.index] = needs(exchange.input);

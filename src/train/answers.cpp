@@ -52,7 +52,8 @@ void answer_all(RunModel& model, const data::Tokenizer& tokenizer, GenerateOptio
     }
     for (const Generator::Token& token : generator.step()) {
       std::vector<int64_t>& ids = answers[token.sequence];
-      if (token.id != end_of_turn) ids.push_back(token.id);
+      const bool has_text = token.id < tokenizer.size();  // a model may have more words than its tokenizer
+      if (token.id != end_of_turn && has_text) ids.push_back(token.id);
       if (!token.last) continue;
       done(token.sequence, trimmed(tokenizer.decode(ids)));
       answers.erase(token.sequence);

@@ -246,6 +246,7 @@ struct TrainSection {
   int64_t local_batch_size = 1;
   int64_t global_batch_size = 1;
   std::vector<BatchStage> batch_ramp;
+  std::vector<std::string> trainable;
   LossSection loss;
   Dtype dtype = Dtype::kFloat32;
   int64_t threads = 0;

@@ -261,6 +261,7 @@ void visit_keys(V& visit, C& c) {
   visit("max_seconds", c.max_seconds, at_least(0, "seconds"), "save and stop after this time; 0: no limit");
   visit("non_finite", c.non_finite, any(), "what a loss or norm that is not finite does to the run");
   visit("max_skips", c.max_skips, at_least(1, "steps"), "steps skipped in a row after which the run ends");
+  visit("trainable", c.trainable, any(), "globs of the parameters that learn, `mtp.*` for draft layers alone; empty: all do");
   visit.section("loss", c.loss, "losses beside the cross-entropy, of models that have what they are for");
 }
 

@@ -20,6 +20,7 @@ namespace {
 
 ModelProgram cached_program(const ModelConfig& config, const engine::ParameterStore& parameters, ProgramOptions options) {
   options.cached = true;
+  options.trainable = {};
   ModelProgram model = build_program(config, options);
   // Those of draft layers, which no token needs, are the last.
   const size_t count = model.program.parameters.size();

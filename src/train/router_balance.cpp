@@ -33,7 +33,7 @@ void update_router_bias(at::Tensor& bias, at::Tensor& bias_vl, const at::Tensor&
 void update_router_biases(engine::ParameterStore& parameters, const std::map<std::string, at::Tensor>& counters, double rate) {
   for (const auto& [counter, loads] : counters) {
     const std::string name = bias_name(counter);
-    if (!name.empty())
+    if (!name.empty() && parameters.spec(parameters.find(name)).trainable)
       update_router_bias(parameters.master(parameters.find(name)), parameters.master(parameters.find(name + "_vl")), loads, rate);
   }
 }

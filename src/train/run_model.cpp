@@ -29,6 +29,7 @@ models::ProgramOptions program_options(const Config& config, const engine::Layou
   if (kernels.index_chunk > 0) options.index_chunk_elements = kernels.index_chunk;
   if (kernels.cross_entropy_chunk > 0) options.cross_entropy_chunk = kernels.cross_entropy_chunk;
   const LossSection& loss = config.train.loss;
+  options.trainable = config.train.trainable;
   const DraftLossSection& draft = loss.draft;
   options.losses = {loss.z,
                     loss.balance,

@@ -38,6 +38,7 @@ class SignalScope {
     action.sa_flags = static_cast<int>(SA_RESETHAND);
     sigaction(SIGTERM, &action, &former_[0]);
     sigaction(SIGINT, &action, &former_[1]);
+    action.sa_flags = 0;  // a launcher sends it until the ranks have ended
     sigaction(SIGUSR1, &action, &former_[2]);
   }
   ~SignalScope() {

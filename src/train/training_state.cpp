@@ -111,28 +111,14 @@ bool is_imported(const checkpoint::Checkpoint& checkpoint) {
 
 namespace {
 
-// Parameters that the checkpoint has state of, under whatever rule they were updated.
-std::set<std::string> parameters_with_state(const checkpoint::Checkpoint& checkpoint) {
-  std::set<std::string> parameters;
-  for (const auto& [name, tensor] : checkpoint.tensors()) {
-    if (!name.starts_with("optimizer/")) continue;
-    const size_t parameter = name.find('/', sizeof "optimizer");
-    if (parameter != name.npos) parameters.insert(name.substr(parameter + 1));
-  }
-  return parameters;
-}
-
-// A parameter whose rule is another one now begins with a fresh state.
+// A parameter whose rule is another one now, or that did not learn before, begins with a fresh state.
 void restore_optimizer(Trainer& trainer, const checkpoint::Checkpoint& checkpoint) {
   std::vector<optim::StateTensor> state = trainer.optimizer().state();
-  const std::set<std::string> known = parameters_with_state(checkpoint);
   const engine::ParameterStore& parameters = *trainer.model().parameters;
   std::set<std::string> fresh;
   for (optim::StateTensor& entry : state) {
     const std::string name = piece_name(entry);
     if (!checkpoint.has(name)) {
-      if (!known.contains(entry.parameter) && !checkpoint::is_draft(entry.parameter))
-        throw CheckpointError("{}: {} is missing; the optimizer of the configuration has it", checkpoint.folder().string(), name);
       fresh.insert(entry.parameter);
       continue;
     }
@@ -142,9 +128,8 @@ void restore_optimizer(Trainer& trainer, const checkpoint::Checkpoint& checkpoin
   }
   trainer.optimizer().load_state(state);
   if (!fresh.empty() && trainer.ranks().is_first())
-    log::warn(
-        "{} parameters are new or have another update rule than in the checkpoint, and begin with a fresh state, for example {}",
-        fresh.size(), *fresh.begin());
+    log::warn("{} parameters had another update rule in the checkpoint or none, and begin with a fresh state, for example {}",
+              fresh.size(), *fresh.begin());
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ namespace hyperparallel::train {
 std::vector<engine::ParameterSpec> optimized_specs(const std::vector<engine::ParameterSpec>& specs) {
   std::vector<engine::ParameterSpec> optimized;
   for (const engine::ParameterSpec& spec : specs) {
-    if (spec.use != engine::ParameterUse::kState) optimized.push_back(spec);
+    if (spec.use != engine::ParameterUse::kState && spec.trainable) optimized.push_back(spec);
   }
   return optimized;
 }

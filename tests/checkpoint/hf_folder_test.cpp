@@ -148,11 +148,12 @@ TEST_F(HfFolderTest, TiedHeadIsRebuiltFromTheEmbeddingAndNeverListed) {
   EXPECT_THROW(export_hf(scratch_ / "untied", export_of(untied)), CheckpointError);
 }
 
-TEST_F(HfFolderTest, DraftLayersAndScalesBesideFloatTablesAreSkipped) {
+TEST_F(HfFolderTest, DraftLayersAreTensorsAndScalesBesideFloatTablesAreSkipped) {
   HfFolder folder(folder_of({{"mtp.0.attn.wkv.weight", at::ones({1})},
                              {"layers.0.engram.embed.scale", at::ones({1})},
                              {"layers.0.engram.embed.weight", at::ones({1})}}));
-  EXPECT_EQ(folder.tensors().size(), 1);
+  EXPECT_EQ(folder.tensors().size(), 2);
+  EXPECT_TRUE(folder.has("mtp.0.attn.wkv.weight"));
 }
 
 TEST_F(HfFolderTest, QuantisedWeightsAreRefusedByName) {

@@ -76,7 +76,7 @@ TEST(PlanCommand, WritesOnePageAndKnowsItsScenarios) {
   const std::pair<const char*, const char*> refused[] = {
       {"configs/tiny.yaml --pictures two", "8x640x480"},
       {"configs/tiny.yaml --pictures 2x64", "8x640x480"},
-      {"configs/tiny.yaml --pictures 50", "58 tokens each are more than the 262 of a micro-batch"},
+      {"configs/tiny.yaml --pictures 50", "50 pictures of 58 tokens each are 2900, more than the 262"},
       {"configs/llama_tiny.yaml --pictures 1", "takes no pictures"}};
   for (const auto& [arguments, message] : refused) {
     const ProgramResult result = run_program(std::string("plan ") + arguments);

@@ -65,16 +65,24 @@ TEST(Ranks, OfSeveralHostsNeedNoSharedMemory) {
   expect_equal(metrics(folder, "tcp"), metrics(folder, "one"));
 }
 
+// Amid training, and while mpirun or the ranks are still starting: NOTE [Stopping ranks].
 TEST(Ranks, AStopReachesAllOfThemAndTheCodeComesBack) {
-  const TemporaryFolder folder;
-  const std::string log = (folder.path() / "log").string(), script = (folder.path() / "script").string();
-  std::ofstream(script) << "cd '" HP_SOURCE_DIR "'\n'" HP_BINARY_DIR "/hyperparallel' "
-                        << tiny(folder, "run", "--ranks 2 --train.steps=1000 --validation.interval=0") << " > " << log
-                        << " 2>&1 &\npid=$!\nuntil grep -qs 'step: 2 ' " << log
-                        << "; do kill -0 $pid || exit 99; sleep 0.02; done\nkill -TERM $pid\nwait $pid\n";
-  const int status = std::system(("sh " + script).c_str());
-  EXPECT_EQ(WEXITSTATUS(status), 16) << read_text(log);
-  EXPECT_TRUE(std::filesystem::exists(folder.path() / "run/checkpoints/LATEST"));
+  for (const std::string wait :
+       {"until grep -qs 'step: 2 ' LOG; do kill -0 $pid || exit 99; sleep 0.02; done", "sleep 0", "sleep 0.2", "sleep 0.4"}) {
+    SCOPED_TRACE(wait);
+    const TemporaryFolder folder;
+    const std::string log = (folder.path() / "log").string(), script = (folder.path() / "script").string();
+    std::string until = wait;
+    if (const size_t place = until.find("LOG"); place != std::string::npos) until.replace(place, 3, log);
+    std::ofstream(script)
+        << "cd '" HP_SOURCE_DIR "'\n'" HP_BINARY_DIR "/hyperparallel' "
+        << tiny(folder, "run", "--ranks 2 --train.steps=1000 --validation.interval=0") << " > " << log
+        << " 2>&1 &\npid=$!\nuntil grep -qs . /proc/$pid/task/$pid/children; do kill -0 $pid || exit 99; sleep 0.01; done\n"
+        << until << "\nkill -TERM $pid\nwait $pid\n";
+    const int status = std::system(("sh " + script).c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 16) << read_text(log);
+    EXPECT_TRUE(std::filesystem::exists(folder.path() / "run/checkpoints/LATEST"));
+  }
 }
 
 TEST(Ranks, MistakesAreToldOnceBeforeAnythingStarts) {
@@ -87,6 +95,8 @@ TEST(Ranks, MistakesAreToldOnceBeforeAnythingStarts) {
   EXPECT_THAT(alone.error, HasSubstr("--ranks N"));
   EXPECT_EQ(run_program(tiny(folder, "run", "--ranks 0")).code, 2);
   EXPECT_EQ(run_program(tiny(folder, "run", "--ranks many")).code, 2);
+  EXPECT_THAT(run_program(tiny(folder, "run", "--ranks 2 --ranks=4")).error, HasSubstr("--ranks is given twice"));
+  EXPECT_THAT(run_program(tiny(folder, "run", "--ranks 100000")).error, HasSubstr("hardware threads"));
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "run"));
 }
 

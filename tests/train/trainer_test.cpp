@@ -251,5 +251,89 @@ TEST(Trainer, KeepGlobThatMatchesNothingIsRefused) {
   EXPECT_THROW(Trainer(tiny({"--recompute.mode=selective", "--recompute.keep=[layers.*.nothing]"})), ConfigError);
 }
 
+std::vector<std::string> with_drafts(std::vector<std::string> more = {}) {
+  const std::string text = "--model.text_config.";
+  std::vector<std::string> all{text + "num_nextn_predict_layers=2",   text + "dspark_block_size=3",
+                               text + "dspark_noise_token_id=2050",   text + "dspark_target_layer_ids=[2,5]",
+                               text + "dspark_markov_rank=10",        text + "dspark_n_routed_experts=5",
+                               text + "dspark_num_experts_per_tok=2", "--train.loss.draft.weight=1"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+bool is_draft(const std::string& name) {
+  return name.starts_with("mtp.");
+}
+
+// Their inputs are detached: the model learns as without them, to the bit.
+TEST(DraftLayers, ReachNothingButThemselves) {
+  Trainer with(tiny(with_drafts({"--optimizer.max_norm=0"}))), without(tiny({"--optimizer.max_norm=0"}));
+  const auto steps = run_to(with, 3), plain = run_to(without, 3);
+  for (size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(steps[i].loss, plain[i].loss);
+  auto all = parameters_of(with);
+  int64_t drafts = 0;
+  drafts = static_cast<int64_t>(std::erase_if(all, [](const auto& entry) { return is_draft(entry.first); }));
+  EXPECT_EQ(drafts, 56);
+  expect_same_bits(all, parameters_of(without));
+  EXPECT_LT(steps.back().extra.at("loss/draft"), steps.front().extra.at("loss/draft"));
+  EXPECT_GE(steps.back().extra.at("draft/hit_rate"), 0);
+}
+
+TEST(DraftLayers, LearnAloneWhileTheModelIsFrozen) {
+  Trainer trainer(tiny(with_drafts({"--train.trainable=['mtp.*']", "--optimizer.weight_decay=0.5"})));
+  const auto before = parameters_of(trainer);
+  const auto steps = run_to(trainer, 4);
+  int64_t moved = 0;
+  for (const auto& [name, tensor] : parameters_of(trainer)) {
+    if (is_draft(name)) {
+      moved += tensor.equal(before.at(name)) ? 0 : 1;
+    } else {
+      EXPECT_TRUE(tensor.equal(before.at(name))) << name;  // weights, router biases
+    }
+  }
+  EXPECT_GE(moved, 52);
+  EXPECT_LT(steps.back().extra.at("loss/draft"), steps.front().extra.at("loss/draft"));
+  for (const optim::StateTensor& state : trainer.optimizer().state())
+    EXPECT_TRUE(state.parameter.empty() || is_draft(state.parameter));
+}
+
+// A model that was trained without them gets draft layers; then all learn.
+TEST(DraftLayers, AreAddedToACheckpointAndGoOn) {
+  const Scratch scratch;
+  checkpoint::CheckpointStore store(scratch.path());
+  Trainer first(tiny());
+  run_to(first, 2);
+  store.save(save_of(first));
+  Trainer second(tiny(with_drafts({"--train.trainable=['mtp.*']"})));
+  restore(second, *store.open_verified(false));
+  run_to(second, 4);
+  store.save(save_of(second));
+  Trainer third(tiny(with_drafts())), again(tiny(with_drafts()));
+  restore(third, *store.open_verified(false));
+  restore(again, *store.open_verified(false));
+  expect_same_bits(parameters_of(third), parameters_of(second));
+  EXPECT_EQ(run_to(third, 6).back().loss, run_to(again, 6).back().loss);
+  expect_same_bits(parameters_of(third), parameters_of(again));
+}
+
+TEST(DraftLayers, WhatDoesNotFitIsRefusedByName) {
+  const auto refusal = [](std::vector<std::string> overrides) -> std::string {
+    try {
+      Trainer trainer(tiny(overrides));
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(refusal({"--train.loss.draft.weight=1"}), HasSubstr("num_nextn_predict_layers is 0"));
+  EXPECT_THAT(refusal(with_drafts({"--model.text_config.dspark_target_layer_ids=[5,7]"})),
+              HasSubstr("below num_hidden_layers 7"));
+  EXPECT_THAT(refusal(with_drafts({"--model.text_config.dspark_noise_token_id=2051"})), HasSubstr("vocabulary of 2051"));
+  EXPECT_THAT(refusal(with_drafts({"--model.text_config.dspark_num_experts_per_tok=6"})),
+              HasSubstr("dspark_num_experts_per_tok 6 is more than dspark_n_routed_experts 5"));
+  EXPECT_THAT(refusal({"--train.trainable=['mtp.*']"}), HasSubstr("`mtp.*` matches no parameter"));
+}
+
 }  // namespace
 }  // namespace hyperparallel::train

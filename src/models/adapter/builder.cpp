@@ -34,6 +34,8 @@ ParameterId DecoderBuilder::parameter(engine::ParameterSpec spec, const Cut& cut
   spec.cut_axis = cut.axis;
   spec.cut_dim = cut.dim;
   spec.role = cut.role;
+  spec.trainable = trainable_.empty() ||
+                   std::ranges::any_of(trainable_, [&](const std::string& glob) { return glob_matches(glob, spec.name); });
   names_.push_back(spec.name);
   if (const RoleOverride* asked = override_of(spec.name); asked != nullptr && asked->role != cut.role) {
     const auto accepted = accepted_.find(spec.name);
@@ -82,6 +84,12 @@ void DecoderBuilder::check_overrides() {
                                     nearest.empty() ? "" : fmt::format("; the nearest is {}", nearest)));
   }
   if (!mistakes_.empty()) throw ConfigError("parallel.plan_overrides: {}", fmt::join(mistakes_, "\nparallel.plan_overrides: "));
+  for (const std::string& glob : trainable_) {
+    if (std::ranges::any_of(names_, [&](const std::string& name) { return glob_matches(glob, name); })) continue;
+    const std::string nearest = nearest_word(glob, names_);
+    throw ConfigError("train.trainable: `{}` matches no parameter{}", glob,
+                      nearest.empty() ? "" : fmt::format("; the nearest is {}", nearest));
+  }
 }
 
 ParameterId DecoderBuilder::weight(const std::string& name, std::vector<int64_t> shape, const Cut& cut, UpdateHint update) {

@@ -68,9 +68,10 @@ struct Halo {
 
 class DecoderBuilder {
  public:
-  // `layout` must outlive the builder. `std`: of normal starts.
-  DecoderBuilder(const engine::Layout& layout, double std, std::vector<RoleOverride> overrides = {})
-      : layout_(layout), std_(std), overrides_(std::move(overrides)) {}
+  // `layout` must outlive the builder. `std`: of normal starts. `trainable`: globs over the parameters that learn; empty: all do.
+  DecoderBuilder(const engine::Layout& layout, double std, std::vector<RoleOverride> overrides = {},
+                 std::vector<std::string> trainable = {})
+      : layout_(layout), std_(std), overrides_(std::move(overrides)), trainable_(std::move(trainable)) {}
 
   engine::ProgramBuilder program;
   RowSpace rows;         // of what is being added
@@ -85,7 +86,8 @@ class DecoderBuilder {
   // Which way parameters lie that only make sense together: `ways[w]` has a cut for each of `names`. The first way that has every
   // role which overrides ask for; the others follow. The first of all where nothing is asked. Call before declaring them.
   size_t way_of(const std::vector<std::string>& names, const std::vector<std::vector<Cut>>& ways);
-  // Throws one ConfigError for all overrides that match no parameter, or ask for a role that it cannot have: call at the end.
+  // Throws one ConfigError for all overrides and trainable globs that match no parameter, and for roles that one cannot have:
+  // call at the end.
   void check_overrides();
 
   // Declares a parameter of the region's kind, with its whole shape. Names are those of a Hugging Face folder.
@@ -107,6 +109,7 @@ class DecoderBuilder {
   const engine::Layout& layout_;
   double std_;
   std::vector<RoleOverride> overrides_;
+  std::vector<std::string> trainable_;
   std::map<std::string, std::string> accepted_;  // what way_of offered, by name
   std::vector<std::string> names_, mistakes_;
   std::set<std::string> matched_;

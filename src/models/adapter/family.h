@@ -59,6 +59,7 @@ struct ProgramOptions {
   int64_t index_chunk_elements = 8 << 20;    // score elements over all heads that an indexer holds at once
   int64_t cross_entropy_chunk = 1024;        // rows per chunk of the vocabulary cross-entropy
   AuxiliaryLosses losses = {};
+  std::vector<std::string> trainable = {};  // globs over the parameters that learn; empty: all do
 };
 
 // The program of one rank, and what it needs to know of a micro-batch.

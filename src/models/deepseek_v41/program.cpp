@@ -14,7 +14,7 @@ using engine::ValueId;
 ModelBuilder::ModelBuilder(const ModelConfig& given, const ProgramOptions& built)
     : DecoderBuilder(built.layout,
                      given.switches.initialisation.std > 0 ? given.switches.initialisation.std : given.text.initializer_range,
-                     built.overrides),
+                     built.overrides, built.trainable),
       config(given),
       options(built) {}
 
@@ -45,20 +45,21 @@ namespace {
 
 // What the axes must divide.
 void check_degrees(const TextConfig& text, const engine::Layout& layout, bool cached, bool has_draft_layers) {
-  const int64_t tp = layout.size("tp"), ep = layout.size("ep");
+  const int64_t tp = layout.size("tp"), ep = layout.size("ep"),
+                index_heads = text.index_source_layer_ids.empty() ? 0 : text.index_n_heads;
   std::vector<std::string> errors;
   const auto divides = [&](const char* key, int64_t size) {
     if (size % tp == 0) return;
     std::vector<int64_t> accepted;
     for (int64_t degree = 1; degree <= size; ++degree) {
-      if (text.num_attention_heads % degree == 0 && text.o_groups % degree == 0 && text.index_n_heads % degree == 0)
+      if (text.num_attention_heads % degree == 0 && text.o_groups % degree == 0 && index_heads % degree == 0)
         accepted.push_back(degree);
     }
     errors.push_back(fmt::format("parallel.tp {} does not divide {} {}; accepted: {}", tp, key, size, fmt::join(accepted, ", ")));
   };
   divides("num_attention_heads", text.num_attention_heads);
   divides("o_groups", text.o_groups);
-  if (text.index_n_heads > 0) divides("index_n_heads", text.index_n_heads);
+  if (index_heads > 0) divides("index_n_heads", index_heads);
   if (has_draft_layers && ep > text.draft.n_routed_experts)
     errors.push_back(
         fmt::format("parallel.ep {} is more than the {} routed experts of the draft layers", ep, text.draft.n_routed_experts));
@@ -70,19 +71,28 @@ void check_degrees(const TextConfig& text, const engine::Layout& layout, bool ca
 
 void check_draft_layers(const TextConfig& text) {
   const DraftConfig& draft = text.draft;
-  const auto refuse = [](const std::string& why) { throw ConfigError("train.loss.draft: {}", why); };
-  if (text.num_nextn_predict_layers == 0) refuse("the model has no draft layers (num_nextn_predict_layers is 0)");
-  if (draft.block_size == 0 || draft.target_layer_ids.empty() || draft.markov_rank == 0 || draft.num_experts_per_tok == 0 ||
-      draft.n_routed_experts < draft.num_experts_per_tok)
-    refuse(
-        "dspark_block_size, dspark_target_layer_ids, dspark_markov_rank, dspark_n_routed_experts and "
-        "dspark_num_experts_per_tok, no more than those, are required");
-  if (draft.noise_token_id >= text.vocab_size)
-    refuse(fmt::format("dspark_noise_token_id {} is outside the vocabulary of {}", draft.noise_token_id, text.vocab_size));
-  if (!std::ranges::is_sorted(draft.target_layer_ids, std::less_equal<>()) ||
-      draft.target_layer_ids.back() >= text.num_hidden_layers)
-    refuse(fmt::format("dspark_target_layer_ids [{}] must rise and be below num_hidden_layers {}",
-                       fmt::join(draft.target_layer_ids, ", "), text.num_hidden_layers));
+  std::vector<std::string> errors;
+  const auto refuse = [&](const std::string& why) { errors.push_back("draft layers (train.loss.draft): " + why); };
+  if (text.num_nextn_predict_layers == 0) refuse("the model has none, num_nextn_predict_layers is 0");
+  const auto positive = [&](const char* key, int64_t value) {
+    if (value == 0) refuse(fmt::format("{} must be at least 1, and is 0 or missing", key));
+  };
+  if (errors.empty()) {
+    positive("dspark_block_size", draft.block_size);
+    positive("dspark_markov_rank", draft.markov_rank);
+    positive("dspark_n_routed_experts", draft.n_routed_experts);
+    positive("dspark_num_experts_per_tok", draft.num_experts_per_tok);
+    if (draft.num_experts_per_tok > draft.n_routed_experts)
+      refuse(fmt::format("dspark_num_experts_per_tok {} is more than dspark_n_routed_experts {}", draft.num_experts_per_tok,
+                         draft.n_routed_experts));
+    if (draft.noise_token_id >= text.vocab_size)
+      refuse(fmt::format("dspark_noise_token_id {} is outside the vocabulary of {}", draft.noise_token_id, text.vocab_size));
+    if (draft.target_layer_ids.empty() || !std::ranges::is_sorted(draft.target_layer_ids, std::less_equal<>()) ||
+        draft.target_layer_ids.back() >= text.num_hidden_layers)
+      refuse(fmt::format("dspark_target_layer_ids [{}] must name at least one layer, rise and be below num_hidden_layers {}",
+                         fmt::join(draft.target_layer_ids, ", "), text.num_hidden_layers));
+  }
+  if (!errors.empty()) throw ConfigError("{}", fmt::join(errors, "\n"));
 }
 
 }  // namespace
@@ -90,8 +100,8 @@ void check_draft_layers(const TextConfig& text) {
 ModelProgram build_program(const ModelConfig& config, const ProgramOptions& options) {
   ModelProgram model{config, options, {}, {}};
   ModelBuilder builder(model.config, model.options);
-  check_degrees(config.text, options.layout, options.cached, builder.has_draft_layers());
   if (builder.has_draft_layers()) check_draft_layers(config.text);
+  check_degrees(config.text, options.layout, options.cached, builder.has_draft_layers());
   add_inputs(builder, /*text=*/true, config.vision.has_value());
   add_rope_tables(builder);
   ValueId spans;

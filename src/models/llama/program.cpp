@@ -19,7 +19,7 @@ using engine::ValueKind;
 class Builder : public DecoderBuilder {
  public:
   Builder(const LlamaConfig& config, const ProgramOptions& options, double std)
-      : DecoderBuilder(options.layout, std, options.overrides), c_(config), options_(options) {}
+      : DecoderBuilder(options.layout, std, options.overrides, options.trainable), c_(config), options_(options) {}
 
   LlamaProgram build() && {
     add_inputs();
