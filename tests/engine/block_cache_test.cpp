@@ -77,6 +77,19 @@ TEST(BlockCache, AllTogetherStaysWithinTheMostThatWasInUse) {
   EXPECT_EQ(cache.in_use(), 0u);
 }
 
+// Holes that nothing fits into go back before new memory is touched.
+TEST(BlockCache, HolesGoBackToTheSystem) {
+  BlockCache cache;
+  std::vector<BlockCache::Block> blocks;
+  for (int i = 0; i < 800; ++i) blocks.push_back(cache.take(kMiB));
+  for (size_t i = 0; i < blocks.size(); i += 2) cache.give_back(blocks[i]);
+  const size_t holes = cache.kept();
+  EXPECT_EQ(holes, 400 * kMiB);
+  for (int i = 0; i < 400; ++i) cache.take(2 * kMiB);
+  EXPECT_EQ(cache.in_use(), 1200 * kMiB);
+  EXPECT_LE(cache.kept(), BlockCache::kSlack);
+}
+
 TEST(BlockCache, ThreadsGetBlocksOfTheirOwn) {
   BlockCache cache;
   std::vector<std::thread> threads;
