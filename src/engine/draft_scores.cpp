@@ -1,7 +1,6 @@
 #include "engine/draft_scores.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
+#include "engine/weight_holder.h"
 #include "kernels/types.h"
 
 namespace hyperparallel::engine {
@@ -11,12 +10,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-struct StateHead : torch::CustomClassHolder {
-  explicit StateHead(const Weight& weight) : store(weight.store), id(weight.id) {}
-  ParameterStore* store;
-  ParameterId id;
-};
 
 // What each rank of the part's group has, behind one another: [ranks, ...].
 at::Tensor of_all_parts(const VocabularyPart& part, const at::Tensor& mine) {
@@ -81,7 +74,7 @@ struct DraftScoring : Function<DraftScoring> {
       if (dv.defined()) dv.add_(at::mm(d.t(), cut(state_rows)));
     }
     if (derive) context->save_for_backward({scored, dx, ds, dv});
-    context->saved_data["state_head"] = c10::IValue::make_capsule(c10::make_intrusive<StateHead>(state_head));
+    save_weight(context, state_head);
     context->saved_data["rows"] = hidden.size(0);
     const at::Tensor all = at::zeros({3, hidden.size(0)}, found.options()).index_copy_(1, scored, found);
     const at::Tensor total = (row_weights * (loss.cross_entropy * found[0] + loss.distance * found[1])).sum();
@@ -95,7 +88,7 @@ struct DraftScoring : Function<DraftScoring> {
     const auto spread = [&](const at::Tensor& rows) {
       return at::zeros({context->saved_data["rows"].toInt(), rows.size(1)}, rows.options()).index_copy_(0, saved[0], rows * seed);
     };
-    const auto& state_head = static_cast<StateHead&>(*context->saved_data["state_head"].toCapsule());
+    const WeightHolder& state_head = saved_weight(context);
     if (saved[3].defined()) state_head.store->move_to_slot(state_head.id, saved[3].detach().mul_(seed));
     variable_list result(12);
     result[0] = spread(saved[1]);
@@ -109,7 +102,7 @@ struct DraftScoring : Function<DraftScoring> {
 DraftScores draft_scores(const at::Tensor& hidden, const at::Tensor& states, const at::Tensor& model_hidden,
                          const at::Tensor& targets, const at::Tensor& weights, const Weight& head, const Weight& state_head,
                          const DraftLossWeights& loss, int64_t chunk, const VocabularyPart& part) {
-  const at::Tensor anchor = state_head.trainable() ? state_head.anchor : state_head.anchor.detach();
+  const at::Tensor anchor = anchor_of(state_head);
   const bool derive = at::GradMode::is_enabled() && (hidden.requires_grad() || states.requires_grad() || anchor.requires_grad());
   const variable_list found =
       DraftScoring::apply(hidden, states, anchor, model_hidden, targets, weights, head, state_head, loss, chunk, part, derive);

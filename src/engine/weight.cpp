@@ -1,9 +1,9 @@
 #include "engine/weight.h"
 
 #include <ATen/Parallel.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
+#include "engine/weight_holder.h"
 #include "kernels/rows/op.h"
 #include "kernels/types.h"
 
@@ -14,22 +14,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-// Carries a Weight through a context. It holds no tensor of the weight itself.
-struct WeightHolder : torch::CustomClassHolder {
-  explicit WeightHolder(Weight weight) : store(weight.store), id(weight.id) {}
-  ParameterStore* store;
-  ParameterId id;
-  at::Tensor value(at::ScalarType type) const { return store->compute(id).to(type); }
-};
-
-void save_weight(AutogradContext* context, const Weight& weight) {
-  context->saved_data["weight"] = c10::IValue::make_capsule(c10::make_intrusive<WeightHolder>(weight));
-}
-
-WeightHolder& saved_weight(AutogradContext* context) {
-  return static_cast<WeightHolder&>(*context->saved_data["weight"].toCapsule());
-}
 
 // slot [out, in] += dy^T [out, rows] x [rows, in], summed into the master type.
 void add_product(at::Tensor slot, const at::Tensor& dy, const at::Tensor& x) {
@@ -212,11 +196,6 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
     return {all, Variable(), Variable(), Variable(), Variable(), Variable(), Variable(), Variable()};
   }
 };
-
-// The anchor of a frozen weight asks for nothing.
-at::Tensor anchor_of(const Weight& weight) {
-  return weight.trainable() ? weight.anchor : weight.anchor.detach();
-}
 
 }  // namespace
 
