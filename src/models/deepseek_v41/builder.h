@@ -82,6 +82,8 @@ engine::ValueId add_vision(ModelBuilder& builder);
 // Token embedding, spans merged in, copied to all streams: returns streams [streams' rows, n, hidden].
 engine::ValueId add_embedding(ModelBuilder& builder, engine::ValueId spans);
 
+// The segment PREFIXcopy_to_streams: embedded [streams' rows, hidden] -> PREFIXstreams, a copy in each.
+engine::ValueId copy_to_streams(ModelBuilder& builder, const std::string& prefix, engine::ValueId embedded);
 // `pre` of the first site: one-hot on copy 0.
 engine::ValueId add_first_mix(ModelBuilder& builder, const std::string& name, engine::ValueId streams);
 

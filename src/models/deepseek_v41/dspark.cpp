@@ -94,18 +94,12 @@ class DraftStack {
 
   // The anchor's token, then noise: the model's embedding, which stands still here.
   ValueId add_embedding() {
-    const int64_t d = text_.hidden_size, n = text_.hc_mult;
-    const ValueId part = program_.choice("draft.embeds.partial", {builder_.rows.tokens, d}), ids = in_.ids;
+    const ValueId part = program_.choice("draft.embeds.partial", {builder_.rows.tokens, text_.hidden_size}), ids = in_.ids;
     program_.segment("draft.embed", {ids}, {part}, {builder_.embedding.table}, [=, table = builder_.embedding](SegmentRun& run) {
       const at::NoGradGuard constant;
       run.make(part, look_up(run, table, run.read(ids)));
     });
-    const ValueId embedded = leave_tokens(builder_, "draft.embeds", part),
-                  streams = program_.value("draft.streams", {builder_.stream_rows(), n, d});
-    program_.segment("draft.copy_to_streams", {embedded}, {streams}, {}, [=](SegmentRun& run) {
-      run.make(streams, run.read(embedded).unsqueeze(1).expand({-1, n, -1}));
-    });
-    return streams;
+    return copy_to_streams(builder_, "draft.", leave_tokens(builder_, "draft.embeds", part));
   }
 
   // Every slot of a block sees the window before the anchor, and all slots of its block.

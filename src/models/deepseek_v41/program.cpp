@@ -18,9 +18,17 @@ ModelBuilder::ModelBuilder(const ModelConfig& given, const ProgramOptions& built
       config(given),
       options(built) {}
 
+ValueId copy_to_streams(ModelBuilder& builder, const std::string& prefix, ValueId embedded) {
+  const int64_t n = builder.text().hc_mult;
+  const ValueId streams = builder.program.value(prefix + "streams", {builder.stream_rows(), n, builder.text().hidden_size});
+  builder.program.segment(prefix + "copy_to_streams", {embedded}, {streams}, {}, [=](SegmentRun& run) {
+    run.make(streams, run.read(embedded).unsqueeze(1).expand({-1, n, -1}));
+  });
+  return streams;
+}
+
 ValueId add_embedding(ModelBuilder& builder, ValueId spans) {
   const TextConfig& text = builder.text();
-  const int64_t n = text.hc_mult;
   const Vocabulary vocabulary = builder.embedding =
       add_vocabulary(builder, "model.embed.weight", text.vocab_size, text.hidden_size);
   builder.program.close_unit("embed");
@@ -34,11 +42,7 @@ ValueId add_embedding(ModelBuilder& builder, ValueId spans) {
     run.make(found, x);
   });
   const ValueId embedded = leave_tokens(builder, "inputs_embeds", found);
-  const ValueId streams = builder.program.value("streams", {builder.stream_rows(), n, text.hidden_size});
-  builder.program.segment("copy_to_streams", {embedded}, {streams}, {}, [=](SegmentRun& run) {
-    run.make(streams, run.read(embedded).unsqueeze(1).expand({-1, n, -1}));
-  });
-  return streams;
+  return copy_to_streams(builder, "", embedded);
 }
 
 namespace {
