@@ -1,6 +1,7 @@
 #include "base/scratch_file.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -46,6 +47,17 @@ void ScratchFile::read(int64_t offset, void* bytes, size_t size) const {
     offset += got;
     size -= static_cast<size_t>(got);
   }
+}
+
+void* ScratchFile::map(size_t bytes) {
+  if (::ftruncate(descriptor_, static_cast<off_t>(bytes)) != 0) throw FileError(folder_, "given a scratch file", errno);
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
+  if (memory == MAP_FAILED) throw FileError(folder_, "mapped, as a scratch file", errno);
+  return memory;
+}
+
+void ScratchFile::drop_cache() const {
+  ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);
 }
 
 }  // namespace hyperparallel::file

@@ -19,6 +19,10 @@ class ScratchFile {
   void write(int64_t offset, const void* bytes, size_t size);
   void read(int64_t offset, void* bytes, size_t size) const;
 
+  // The file as memory of so many bytes, more than 0: what was not written is zeros. It stays mapped until munmap.
+  void* map(size_t bytes);
+  void drop_cache() const;  // what is written need not stay in memory
+
  private:
   std::filesystem::path folder_;
   int descriptor_ = -1;

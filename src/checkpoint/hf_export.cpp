@@ -69,10 +69,10 @@ void write_shard(const fs::path& path, const std::vector<Entry>& entries, const 
     by_name[entry.spec.name] = &entry;
     specs.push_back(entry.spec);
   }
-  write_safetensors(path, std::move(specs), [&](const std::string& name) {
+  write_safetensors(path, std::move(specs), [&](const std::string& name, const Take& take) {
     const Entry& entry = *by_name.at(name);
     at::Tensor tensor = load(entry.own_name, entry.box.offset, entry.box.size);
-    return entry.expert < 0 ? tensor : tensor.squeeze(0);
+    take(entry.expert < 0 ? tensor : tensor.squeeze(0));
   });
 }
 

@@ -94,6 +94,19 @@ uint64_t xxh3(const void* bytes, size_t size) {
   return XXH3_64bits(bytes, size);
 }
 
+Checksum::Checksum() : state_(XXH3_createState()) {
+  XXH3_64bits_reset(static_cast<XXH3_state_t*>(state_));
+}
+Checksum::~Checksum() {
+  XXH3_freeState(static_cast<XXH3_state_t*>(state_));
+}
+void Checksum::add(const void* bytes, size_t size) {
+  XXH3_64bits_update(static_cast<XXH3_state_t*>(state_), bytes, size);
+}
+uint64_t Checksum::value() const {
+  return XXH3_64bits_digest(static_cast<const XXH3_state_t*>(state_));
+}
+
 std::string hex(uint64_t value) {
   return fmt::format("{:016x}", value);
 }

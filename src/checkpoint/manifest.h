@@ -45,6 +45,19 @@ struct Manifest {
 };
 
 uint64_t xxh3(const void* bytes, size_t size);
+// The same of bytes that come one after another.
+class Checksum {
+ public:
+  Checksum();
+  ~Checksum();
+  Checksum(const Checksum&) = delete;
+  Checksum& operator=(const Checksum&) = delete;
+  void add(const void* bytes, size_t size);
+  uint64_t value() const;
+
+ private:
+  void* state_;
+};
 std::string hex(uint64_t value);  // 16 digits
 
 std::string to_text(const Manifest& manifest);

@@ -268,7 +268,7 @@ at::ScalarType scalar_type_of(const std::string& dtype) {
 }
 
 std::string write_safetensors(const std::filesystem::path& path, std::vector<TensorSpec> specs,
-                              const std::function<at::Tensor(const std::string& name)>& load,
+                              const std::function<void(const std::string& name, const Take& take)>& give,
                               const std::map<std::string, std::string>& metadata) {
   std::sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
     size_t width_a = at::elementSize(a.type), width_b = at::elementSize(b.type);
@@ -278,10 +278,18 @@ std::string write_safetensors(const std::filesystem::path& path, std::vector<Ten
   file::Output output(path);
   output.write(header);
   for (const TensorSpec& spec : specs) {
-    at::Tensor tensor = load(spec.name).detach().to(at::kCPU, spec.type).contiguous();
-    HP_CHECK(tensor.sizes() == spec.shape, "`{}` has shape [{}], not [{}]", spec.name, fmt::join(tensor.sizes(), ", "),
+    int64_t given = 0;
+    give(spec.name, [&](const at::Tensor& part) {
+      const at::Tensor tensor = part.detach().to(at::kCPU, spec.type).contiguous();
+      HP_CHECK(tensor.dim() == static_cast<int64_t>(spec.shape.size()) &&
+                   tensor.sizes().slice(std::min<size_t>(1, tensor.dim())) ==
+                       at::IntArrayRef(spec.shape).slice(std::min<size_t>(1, tensor.dim())),
+               "`{}` has shape [{}], not [{}]", spec.name, fmt::join(tensor.sizes(), ", "), fmt::join(spec.shape, ", "));
+      output.write(tensor.const_data_ptr(), tensor.nbytes());
+      given += tensor.numel();
+    });
+    HP_CHECK(given == c10::multiply_integers(spec.shape), "`{}` has {} elements, not the [{}] of its header", spec.name, given,
              fmt::join(spec.shape, ", "));
-    output.write(tensor.const_data_ptr(), tensor.nbytes());
   }
   output.commit();
   return header;
@@ -293,7 +301,7 @@ std::string write_safetensors(const std::filesystem::path& path, const std::vect
   std::map<std::string, at::Tensor> by_name(tensors.begin(), tensors.end());
   for (const auto& [name, tensor] : tensors) specs.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
   return write_safetensors(
-      path, std::move(specs), [&](const std::string& name) { return by_name.at(name); }, metadata);
+      path, std::move(specs), [&](const std::string& name, const Take& take) { take(by_name.at(name)); }, metadata);
 }
 
 std::map<std::string, at::Tensor> read_all(const std::filesystem::path& path) {

@@ -75,11 +75,14 @@ const char* safetensors_dtype(at::ScalarType type);
 
 at::ScalarType scalar_type_of(const std::string& dtype);  // the inverse; CheckpointError for what is not loaded
 
+// Gives a tensor, whole or in parts that follow each other along its first dimension.
+using Take = std::function<void(const at::Tensor&)>;
+
 // Writes a whole file, atomically and durably (base/file.h), and returns its header (length field, JSON, spaces to a multiple of
 // 8). Widest dtype first, so that each tensor is aligned to its element, then by name: the same tensors and metadata give the
-// same bytes. `load` is called once a tensor, in that order; what it returns is converted to the dtype of the spec.
+// same bytes. `give` is called once a tensor, in that order; what it gives is converted to the dtype of the spec.
 std::string write_safetensors(const std::filesystem::path& path, std::vector<TensorSpec> specs,
-                              const std::function<at::Tensor(const std::string& name)>& load,
+                              const std::function<void(const std::string& name, const Take& take)>& give,
                               const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 std::string write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                               const std::map<std::string, std::string>& metadata = {{"format", "pt"}});

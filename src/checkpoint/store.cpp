@@ -61,8 +61,12 @@ void check_document_name(const std::string& name) {
   HP_CHECK(plain, "`{}` cannot be the name of a document", name);
 }
 
+std::vector<int64_t> size_of(const Piece& piece) {
+  return piece.rows ? piece.rows->size : piece.tensor.sizes().vec();
+}
+
 std::string key_of(const Piece& piece) {
-  if (piece.tensor.sizes().vec() == piece.global_shape) return piece.name;
+  if (size_of(piece) == piece.global_shape) return piece.name;
   return fmt::format("{}@{}", piece.name, fmt::join(piece.offset, ","));
 }
 
@@ -92,6 +96,7 @@ void CheckpointStore::save(const Save& save) {
 
 void CheckpointStore::save_async(Save save) {
   wait();
+  if (std::ranges::any_of(save.pieces, [](const Piece& piece) { return piece.rows.has_value(); })) return write(save);
   for (Piece& piece : save.pieces)
     piece.tensor = piece.tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true).contiguous();
   writer_ = std::thread([this, save = std::move(save)] {
@@ -152,19 +157,32 @@ void CheckpointStore::write_and_commit(const Save& save) const {
 Manifest CheckpointStore::write_rank(const fs::path& folder, const Save& save) const {
   Manifest part;
   part.step = save.step;
-  std::vector<NamedTensor> tensors;
   const std::string shard = rank_name(options_.rank, "safetensors");
+  std::vector<TensorSpec> specs;
+  std::map<std::string, std::pair<const Piece*, StoredPiece*>> by_key;
   for (const Piece& piece : save.pieces) {
-    if (piece.tensor.numel() == 0 && volume(piece.global_shape) > 0) continue;  // a rank with no rows of this one
-    at::Tensor tensor = piece.tensor.detach().to(at::kCPU).contiguous();
-    tensors.emplace_back(key_of(piece), tensor);
+    const std::vector<int64_t> size = size_of(piece);
+    if (volume(size) == 0 && volume(piece.global_shape) > 0) continue;  // a rank with no rows of this one
+    const at::ScalarType type = piece.rows ? piece.rows->type : piece.tensor.scalar_type();
+    specs.push_back({key_of(piece), type, size});
     StoredTensor& stored = part.tensors[piece.name];
-    stored.dtype = safetensors_dtype(tensor.scalar_type());
+    stored.dtype = safetensors_dtype(type);
     stored.shape = piece.global_shape;
-    stored.pieces.push_back(
-        {shard, key_of(piece), {piece.offset, tensor.sizes().vec()}, xxh3(tensor.const_data_ptr(), tensor.nbytes())});
+    stored.pieces.reserve(save.pieces.size());  // what by_key points to stays
+    stored.pieces.push_back({shard, key_of(piece), {piece.offset, size}, 0});
+    by_key[key_of(piece)] = {&piece, &stored.pieces.back()};
   }
-  const std::string header = write_safetensors(folder / shard, std::move(tensors));
+  const std::string header = write_safetensors(folder / shard, std::move(specs), [&](const std::string& key, const Take& take) {
+    const auto& [piece, stored] = by_key.at(key);
+    Checksum sum;
+    const Take add = [&](const at::Tensor& given) {
+      const at::Tensor tensor = given.detach().to(at::kCPU).contiguous();
+      sum.add(tensor.const_data_ptr(), tensor.nbytes());
+      take(tensor);
+    };
+    piece->rows ? piece->rows->give(add) : add(piece->tensor);
+    stored->xxh3 = sum.value();
+  });
   part.shards[shard] = {static_cast<int64_t>(fs::file_size(folder / shard)), xxh3(header.data(), header.size())};
   for (const auto& [name, text] : save.documents) {
     check_document_name(name);

@@ -27,11 +27,20 @@
 
 namespace hyperparallel::checkpoint {
 
+struct RowSource {
+  std::vector<int64_t> size;
+  at::ScalarType type;
+  std::function<void(const Take&)> give;
+};
+
 // A box of a global tensor that this rank saves. Each element of a tensor is saved by exactly one rank.
 struct Piece {
   std::string name;
   std::vector<int64_t> global_shape, offset;
   at::Tensor tensor;  // any device; its shape is the size of the box
+  // Instead of `tensor`: rows too many to be copied, given in parts while they are written. A save that has such pieces is never
+  // asynchronous.
+  std::optional<RowSource> rows = {};
 };
 
 // Texts saved beside the tensors, by file name: letters, digits, `.`, `_`, `-`. Ranks save different names.
@@ -62,8 +71,8 @@ class CheckpointStore {
 
   // Returns when the checkpoint is durable and is LATEST. Throws CheckpointError when it could not be saved; the former stays.
   void save(const Save& save);
-  // Copies the tensors and returns; a thread writes them. Waits for the one before. A failure is thrown by the next call of
-  // save, save_async or wait.
+  // Copies the tensors and returns; a thread writes them. With pieces of `rows` it is `save`. Waits for the one before. A failure
+  // is thrown by the next call of save, save_async or wait.
   void save_async(Save save);
   void wait();
   // How long the last save that ended took, up to being durable; 0: none yet.

@@ -63,7 +63,8 @@ Weight SegmentRun::weight(ParameterId parameter) {
 at::Tensor SegmentRun::parameter(ParameterId parameter) {
   const Weight handle = weight(parameter);
   const ParameterSpec& spec = executor_.parameters_.spec(parameter);
-  HP_CHECK(spec.use != ParameterUse::kWeight, "segment {} uses the weight {} as a plain tensor", segment_.name, spec.name);
+  HP_CHECK(spec.use == ParameterUse::kLeaf || spec.use == ParameterUse::kState, "segment {} uses the weight {} as a plain tensor",
+           segment_.name, spec.name);
   at::Tensor tensor = handle.value().detach();
   if (with_graph_ && handle.trainable()) {
     for (const auto& [id, leaf] : leaves_) {
@@ -75,6 +76,9 @@ at::Tensor SegmentRun::parameter(ParameterId parameter) {
   return tensor;
 }
 
+at::ScalarType SegmentRun::compute_type() const {
+  return executor_.parameters_.compute_type();
+}
 at::ScalarType SegmentRun::math_type() const {
   return executor_.parameters_.master_type();
 }

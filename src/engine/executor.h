@@ -37,9 +37,10 @@ class SegmentRun {
   // well.
   at::Tensor choose(ValueId value, const std::function<at::Tensor()>& choose);
 
-  Weight weight(ParameterId parameter);         // of use kWeight
+  Weight weight(ParameterId parameter);         // of use kWeight or kTable
   at::Tensor parameter(ParameterId parameter);  // of use kLeaf or kState
 
+  at::ScalarType compute_type() const;  // of values
   // FP64 for an FP64 run, else FP32: the type of tables, coefficients and sums.
   at::ScalarType math_type() const;
 

@@ -16,7 +16,7 @@ int64_t part_begin(int64_t total, int64_t parts, int64_t which) {
 }
 
 bool Layout::is_primary(const ParameterSpec& spec) const {
-  if (spec.cut_axis == "ep") return true;
+  if (spec.cut_axis == "ep" || spec.use == ParameterUse::kTable) return true;
   if (spec.use == ParameterUse::kState) return coordinate("fsdp") == 0 && coordinate("tp") == 0;
   return coordinate("fsdp_replicate") == 0 && (spec.cut_axis == "tp" || coordinate("tp") == 0);
 }
@@ -40,7 +40,7 @@ ParameterPlacement place(const ParameterSpec& spec, const Layout& layout) {
     placement.part.size[spec.cut_dim] = layout.part(spec.shape[spec.cut_dim], spec.cut_axis);
   }
   placement.owned = placement.part;
-  if (spec.use == ParameterUse::kState) return placement;
+  if (!spec.travels()) return placement;
   const std::string axis = shard_axis(spec);
   const int64_t dim = placement.shard_dim = shard_dim(spec, layout);
   const int64_t rows = placement.part.size[dim];

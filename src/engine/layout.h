@@ -44,7 +44,7 @@ struct ParameterPlacement {
   Box part;                         // what segments compute with: the whole, or its part over tp or ep
   Box owned;                        // the shard of `part` whose master, gradient and optimizer state live on this rank
   int64_t shard_dim = 0;            // the dimension that the shards cut
-  std::vector<int64_t> shard_rows;  // their sizes there, by rank of the shard axis; empty for state, which every rank has whole
+  std::vector<int64_t> shard_rows;  // their sizes there, by rank of the shard axis; empty for what does not travel
 };
 
 // The axis over which a part is sharded: experts and tables that are cut over ep lie on `edp`, all else on `fsdp_shard`.

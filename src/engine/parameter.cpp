@@ -30,6 +30,19 @@ at::Tensor normal_values(const ParameterSpec& spec, const Box& box, uint64_t see
   return values;
 }
 
+// Rows of the owned box of a table, by their number in the box.
+RowTable::Start start_of_rows(const ParameterSpec& spec, const Box& owned, at::ScalarType type, uint64_t seed) {
+  HP_CHECK(spec.initialiser.kind == Initialiser::Kind::kNormal, "{}: rows of a table begin at random", spec.name);
+  return [name = spec.name, std = spec.initialiser.std, width = owned.size[1], begin = owned.offset[0], type, seed](
+             int64_t first, int64_t count, void* values) {
+    const int64_t elements = count * width, index = (begin + first) * width;
+    if (type == at::kFloat) return fill_normal(static_cast<float*>(values), elements, seed, name, index, std);
+    std::vector<float> single(static_cast<size_t>(elements));  // FP64 runs begin from the same values
+    fill_normal(single.data(), elements, seed, name, index, std);
+    std::copy(single.begin(), single.end(), static_cast<double*>(values));
+  };
+}
+
 }  // namespace
 
 at::Tensor narrow_to(at::Tensor whole, const Box& box) {
@@ -38,19 +51,27 @@ at::Tensor narrow_to(at::Tensor whole, const Box& box) {
 }
 
 ParameterStore::ParameterStore(std::vector<ParameterSpec> specs, at::ScalarType master, at::ScalarType compute,
-                               const Layout& layout)
+                               const Layout& layout, const std::filesystem::path& table_folder)
     : specs_(std::move(specs)),
       master_type_(master),
       compute_type_(compute),
       computes_(specs_.size()),
       slots_(specs_.size()),
-      gradients_(specs_.size()) {
+      gradients_(specs_.size()),
+      tables_(specs_.size()),
+      row_parts_(specs_.size()) {
   masters_.reserve(specs_.size());
   for (size_t i = 0; i < specs_.size(); ++i) {
     const bool is_new = by_name_.emplace(specs_[i].name, ParameterId{static_cast<int32_t>(i)}).second;
     HP_CHECK(is_new, "two parameters are called {}", specs_[i].name);
     placements_.push_back(place(specs_[i], layout));
-    masters_.push_back(at::zeros(placements_[i].owned.size, at::TensorOptions().dtype(master)));
+    const std::vector<int64_t>& owned = placements_[i].owned.size;
+    if (specs_[i].use == ParameterUse::kTable) {
+      tables_[i] = std::make_unique<RowTable>(owned.at(0), owned.at(1), master, table_folder);
+      masters_.emplace_back();
+    } else {
+      masters_.push_back(at::zeros(owned, at::TensorOptions().dtype(master)));
+    }
     trainable_.push_back(specs_[i].use != ParameterUse::kState && specs_[i].trainable);
   }
 }
@@ -59,6 +80,10 @@ void ParameterStore::initialise(uint64_t seed) {
   for (size_t i = 0; i < specs_.size(); ++i) {
     const ParameterSpec& spec = specs_[i];
     const Initialiser& rule = spec.initialiser;
+    if (tables_[i]) {
+      tables_[i]->begin_as(start_of_rows(spec, placements_[i].owned, master_type_, seed));
+      continue;
+    }
     at::Tensor& master = masters_[i];
     if (rule.kind == Initialiser::Kind::kConstant) {
       master.fill_(rule.constant);
@@ -71,6 +96,22 @@ void ParameterStore::initialise(uint64_t seed) {
     }
   }
   masters_changed();
+}
+
+at::Tensor& ParameterStore::master(ParameterId id) {
+  if (tables_[id.index]) masters_[id.index] = table(id).whole();
+  return masters_[id.index];
+}
+
+void ParameterStore::for_pieces(ParameterId id, const std::function<void(int64_t, const at::Tensor&)>& body) const {
+  if (is_table(id)) return table(id).for_pieces(body);
+  body(0, masters_[id.index]);
+}
+
+void ParameterStore::set_master(ParameterId id, const std::function<at::Tensor(int64_t, int64_t)>& values) {
+  if (is_table(id)) return table(id).fill(values);
+  const std::vector<int64_t>& size = placement(id).owned.size;
+  masters_[id.index].copy_(values(0, size.empty() ? 0 : size[0]));
 }
 
 ParameterId ParameterStore::find(const std::string& name) const {
@@ -144,7 +185,38 @@ void ParameterStore::add_gradient(ParameterId id, at::Tensor gradient) {
   }
 }
 
+at::Tensor& ParameterStore::gradient(ParameterId id) {
+  at::Tensor& sum = gradients_[id.index];
+  if (is_table(id) && trainable(id)) {
+    const RowGradients& own = row_gradients(id);
+    sum = at::zeros(placement(id).owned.size, at::TensorOptions().dtype(master_type_)).index_copy_(0, own.rows, own.values);
+  }
+  return sum;
+}
+
+void ParameterStore::add_row_gradients(ParameterId id, const at::Tensor& ids, const at::Tensor& values) {
+  RowParts& parts = row_parts_[id.index];
+  parts.rows.push_back(ids.detach());
+  parts.values.push_back(values.detach().to(master_type_));
+  parts.is_merged = false;
+}
+
+const RowGradients& ParameterStore::row_gradients(ParameterId id) {
+  RowParts& parts = row_parts_[id.index];
+  if (parts.is_merged) return parts.merged;
+  if (parts.rows.empty()) {
+    parts.rows = {at::empty({0}, at::kLong)};
+    parts.values = {at::empty({0, table(id).width()}, at::TensorOptions().dtype(master_type_))};
+  }
+  parts.merged = merge_rows(at::cat(parts.rows), at::cat(parts.values));
+  parts.rows = {parts.merged.rows};
+  parts.values = {parts.merged.values};
+  parts.is_merged = true;
+  return parts.merged;
+}
+
 void ParameterStore::clear_gradients() {
+  for (RowParts& parts : row_parts_) parts = {};
   for (at::Tensor& slot : slots_) slot = at::Tensor();
   for (at::Tensor& gradient : gradients_) gradient = at::Tensor();
 }
@@ -154,6 +226,7 @@ std::vector<at::Tensor> ParameterStore::gradients_and_copies() const {
   for (size_t i = 0; i < specs_.size(); ++i) {
     if (slots_[i].defined()) tensors.push_back(slots_[i]);
     if (gradients_[i].defined()) tensors.push_back(gradients_[i]);
+    for (const at::Tensor& values : row_parts_[i].values) tensors.push_back(values);
     if (computes_[i].defined() && !computes_[i].is_alias_of(masters_[i])) tensors.push_back(computes_[i]);
   }
   return tensors;

@@ -5,11 +5,15 @@
 
 #include "base/aten.h"
 
+#include <filesystem>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/layout.h"
+#include "engine/row_table.h"
 #include "engine/value.h"
 
 namespace hyperparallel::engine {
@@ -20,6 +24,8 @@ enum class ParameterUse {
             // slot
   kLeaf,    // as a plain tensor of the segment's graph: gains, biases, sinks, mHC coefficients
   kState,   // read only, never differentiated: router biases
+  kTable,   // rows looked up by number where they lie (engine/row_table.h): cut over the stage, so that each has one owner;
+            // never gathered, and with gradients by rows
 };
 
 // Start values, spec: design of initialisation. normal draws from the counter generator keyed by (seed, name, element index).
@@ -65,8 +71,11 @@ struct ParameterSpec {
   std::string cut_axis = {};  // "tp" or "ep": every rank of the axis has a part of `cut_dim`; empty: all have the whole
   int64_t cut_dim = 0;
   bool partial_over_tp = false;  // what the ranks of a tp group add to its gradient are parts, to be summed; else they are equal
-  bool trainable = true;            // false: gets no gradient, no optimizer and, as state, no updates
+  bool trainable = true;         // false: gets no gradient, no optimizer and, as state, no updates
   std::string role = "replicated";  // what its cut is called (models/adapter/builder.h), for people
+
+  // Takes part in the exchange of units: its shards are gathered, its gradients reduced.
+  bool travels() const { return use == ParameterUse::kWeight || use == ParameterUse::kLeaf; }
 };
 
 // The box of a tensor that is there as a whole, as a view.
@@ -76,7 +85,9 @@ at::Tensor narrow_to(at::Tensor whole, const Box& box);
 class ParameterStore {
  public:
   // `master`: FP32, or FP64 for reference runs. `compute`: the type of the compute copies; BF16 or the master type.
-  ParameterStore(std::vector<ParameterSpec> specs, at::ScalarType master, at::ScalarType compute, const Layout& layout = {});
+  // `table_folder`: where the files of tables lie; empty: tables are in memory. Throws file::FileError.
+  ParameterStore(std::vector<ParameterSpec> specs, at::ScalarType master, at::ScalarType compute, const Layout& layout = {},
+                 const std::filesystem::path& table_folder = {});
 
   // Fills every parameter from its initialiser. The bits depend on seed, name and the element's index in the whole parameter.
   void initialise(uint64_t seed);
@@ -92,9 +103,17 @@ class ParameterStore {
   at::ScalarType master_type() const { return master_type_; }
   at::ScalarType compute_type() const { return compute_type_; }
 
-  // The master of the owned rows; the optimizer writes it in place, then calls `masters_changed`.
-  at::Tensor& master(ParameterId id) { return masters_[id.index]; }
-  const at::Tensor& master(ParameterId id) const { return masters_[id.index]; }
+  // The master of the owned rows; the optimizer writes it in place, then calls `masters_changed`. Of a table all rows begin:
+  // `table` serves without.
+  at::Tensor& master(ParameterId id);
+  const at::Tensor& master(ParameterId id) const { return const_cast<ParameterStore*>(this)->master(id); }
+  // Owned rows in turn, as they are, in pieces of some MiB at most along the first dimension: body(offset, piece). They may not
+  // be changed.
+  void for_pieces(ParameterId id, const std::function<void(int64_t offset, const at::Tensor& piece)>& body) const;
+  // Sets the master: `values(offset, size)` gives a box of the owned rows that begins there in the first dimension.
+  void set_master(ParameterId id, const std::function<at::Tensor(int64_t offset, int64_t size)>& values);
+  bool is_table(ParameterId id) const { return spec(id).use == ParameterUse::kTable; }
+  RowTable& table(ParameterId id) const { return *tables_[id.index]; }
   void masters_changed();  // drops the compute copies: the next gather makes them anew
 
   // The owned rows in the compute type; the master itself where that is its type.
@@ -113,9 +132,13 @@ class ParameterStore {
   // Removes and returns the slot.
   at::Tensor take_slot(ParameterId id);
 
-  // The gradient of the owned rows, summed over ranks and micro-batches. Undefined until something was added.
-  at::Tensor& gradient(ParameterId id) { return gradients_[id.index]; }
+  // The gradient of the owned rows, summed over ranks and micro-batches. Undefined until something was added. Of a table it is
+  // put together from its rows, for checks.
+  at::Tensor& gradient(ParameterId id);
   void add_gradient(ParameterId id, at::Tensor gradient);  // takes the tensor when it is the first
+  // Of a table: adds to the gradients of rows `ids` (repeats allowed, none negative); and the sum by rows so far.
+  void add_row_gradients(ParameterId id, const at::Tensor& ids, const at::Tensor& values);
+  const RowGradients& row_gradients(ParameterId id);
   void clear_gradients();
 
   // What a step adds to the masters: slots, gradients, and compute copies that are not the master itself.
@@ -134,6 +157,14 @@ class ParameterStore {
   at::ScalarType master_type_;
   at::ScalarType compute_type_;
   std::vector<at::Tensor> masters_, computes_, slots_, gradients_;
+  std::vector<std::unique_ptr<RowTable>> tables_;
+  // Of a table, in the order they came; merged: there is one part, with each row once.
+  struct RowParts {
+    std::vector<at::Tensor> rows, values;
+    bool is_merged = false;
+    RowGradients merged;
+  };
+  std::vector<RowParts> row_parts_;
   std::vector<bool> trainable_;
 };
 

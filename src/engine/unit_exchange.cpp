@@ -30,7 +30,7 @@ int64_t UnitExchange::shard_elements(ParameterId id, int rank) const {
 
 bool UnitExchange::is_sharded(ParameterId id) const {
   const ParameterSpec& spec = parameters_.spec(id);
-  return spec.use != ParameterUse::kState && group(shard_axis(spec)).size() > 1;
+  return spec.travels() && group(shard_axis(spec)).size() > 1;
 }
 
 std::vector<UnitExchange::Message> UnitExchange::messages_of(const std::vector<ParameterId>& parameters,
@@ -86,7 +86,7 @@ void UnitExchange::wait_gather(int unit) {
     }
   }
   for (ParameterId id : program_.units[unit].parameters) {
-    if (!is_sharded(id)) parameters_.gather(id);
+    if (!is_sharded(id) && !parameters_.is_table(id)) parameters_.gather(id);
   }
 }
 
@@ -97,7 +97,7 @@ void UnitExchange::release(int unit) {
 std::vector<ParameterId> UnitExchange::trained(int unit) const {
   std::vector<ParameterId> ids;
   for (ParameterId id : program_.units[unit].parameters) {
-    if (parameters_.trainable(id) && program_.gets_gradient[id.index]) ids.push_back(id);
+    if (parameters_.spec(id).travels() && parameters_.trainable(id) && program_.gets_gradient[id.index]) ids.push_back(id);
   }
   return ids;
 }

@@ -130,6 +130,28 @@ struct Embedding : Function<Embedding> {
   }
 };
 
+struct TableRows : Function<TableRows> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& ids, const at::Tensor& /*anchor*/, const Weight& table,
+                            at::ScalarType type) {
+    save_weight(context, table);
+    context->save_for_backward({ids});
+    return table.store->table(table.id).look_up(ids).to(type);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    WeightHolder& table = saved_weight(context);
+    if (table.store->trainable(table.id)) {
+      const at::Tensor ids = context->get_saved_variables()[0];
+      if (ids.ge(0).all().item<bool>()) {
+        table.store->add_row_gradients(table.id, ids, gradients[0]);
+      } else {
+        const at::Tensor used = ids.ge(0).nonzero().flatten();
+        table.store->add_row_gradients(table.id, ids.index_select(0, used), gradients[0].index_select(0, used));
+      }
+    }
+    return {Variable(), Variable(), Variable(), Variable()};
+  }
+};
+
 // log(sum of exp) over all words and the logit of the target, from what each rank of the part's group found among its words.
 // Both [rows].
 void combine_parts(const VocabularyPart& part, at::Tensor& log_sums, at::Tensor& target_logits) {
@@ -210,6 +232,9 @@ at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& offsets, const 
 }
 at::Tensor embedding(const at::Tensor& ids, const Weight& weight) {
   return Embedding::apply(ids, anchor_of(weight), weight);
+}
+at::Tensor table_rows(const at::Tensor& ids, const Weight& table, at::ScalarType type) {
+  return TableRows::apply(ids, anchor_of(table), table, type);
 }
 CrossEntropy linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& targets, const Weight& weight, int64_t chunk,
                                   const VocabularyPart& part, double z) {

@@ -34,6 +34,9 @@ at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& offsets, const 
 // ids int64 [n], weight [rows, width] -> [n, width]. A negative id gives a row of zeros and no gradient.
 at::Tensor embedding(const at::Tensor& ids, const Weight& weight);
 
+// The same of a table (ParameterUse::kTable), in `type`; ids are numbers of owned rows.
+at::Tensor table_rows(const at::Tensor& ids, const Weight& table, at::ScalarType type);
+
 // The rows of the vocabulary that a rank has: they begin at `first`, and the ranks of `group` have all of them.
 struct VocabularyPart {
   dist::Group* group = nullptr;  // nullptr: this rank has all

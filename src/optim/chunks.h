@@ -45,6 +45,12 @@ void for_each_chunk(const std::vector<Chunk>& chunks, const Body& body) {
 inline void check_parameter(const OptimizedParameter& parameter) {
   const at::Tensor& value = parameter.value;
   const at::Tensor& gradient = parameter.gradient;
+  if (parameter.table != nullptr) {
+    HP_CHECK(gradient.is_contiguous() && gradient.dim() == 2 && gradient.size(0) == parameter.rows.size(0) &&
+                 gradient.size(1) == parameter.table->width() && gradient.scalar_type() == parameter.table->type(),
+             "the gradient of `{}` does not fit its rows", parameter.name);
+    return;
+  }
   HP_CHECK(value.is_contiguous() && gradient.is_contiguous(), "`{}` is not contiguous", parameter.name);
   HP_CHECK(value.sizes() == gradient.sizes() && value.scalar_type() == gradient.scalar_type(),
            "the gradient of `{}` differs from it in shape or dtype", parameter.name);

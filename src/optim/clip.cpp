@@ -15,7 +15,12 @@ double chunk_squares(const at::Tensor& gradient, const Chunk& chunk) {
 
 NonFiniteGradient describe_non_finite(const OptimizedParameter& parameter) {
   const at::Tensor places = at::nonzero(at::isfinite(parameter.gradient.reshape({-1})).logical_not());
-  return {parameter.name, places.size(0), places.size(0) > 0 ? places[0][0].item<int64_t>() : 0};
+  int64_t first = places.size(0) > 0 ? places[0][0].item<int64_t>() : 0;
+  if (parameter.table != nullptr && places.size(0) > 0) {
+    const int64_t width = parameter.table->width();
+    first = parameter.rows[first / width].item<int64_t>() * width + first % width;
+  }
+  return {parameter.name, places.size(0), first};
 }
 
 }  // namespace

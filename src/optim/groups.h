@@ -10,8 +10,8 @@
 
 namespace hyperparallel::optim {
 
-enum class Rule { kAdamW, kMuon, kSinkhorn };
-std::string to_string(Rule rule);  // "adamw", "muon", "sinkhorn"
+enum class Rule { kAdamW, kMuon, kSinkhorn, kSparseAdam };
+std::string to_string(Rule rule);  // "adamw", "muon", "sinkhorn", "sparse_adam"
 
 // One entry of `optimizer.groups`. They are applied in order; each sets what it names, later ones win.
 struct GroupRule {
@@ -23,8 +23,9 @@ struct GroupRule {
 
 // What a parameter gets that no entry matches.
 struct GroupDefaults {
-  // false: AdamW for all, decay for two or more dimensions, lr_scale 1. true: what the parameter's adapter declares
-  // (engine::UpdateHint) - Muon for matrices, Sinkhorn balancing for tables, AdamW for the rest.
+  // false: AdamW for all, decay for two or more dimensions, lr_scale 1; SparseAdam for tables whose rows have gradients
+  // (ParameterUse::kTable). true: what the parameter's adapter declares (engine::UpdateHint) - Muon for matrices, Sinkhorn
+  // balancing for tables, AdamW for the rest.
   bool as_declared = false;
   double weight_decay = 0.1;
 };
@@ -36,7 +37,8 @@ struct ParameterSettings {
 };
 
 // The settings of each parameter, in order. Throws ConfigError for an entry that matches no parameter, Muon for one without two
-// dimensions, Sinkhorn balancing for other than two, or a decay with it (the rule has none).
+// dimensions, Sinkhorn balancing for other than two, a decay with it or with SparseAdam (the rules have none), SparseAdam for
+// what is no ParameterUse::kTable, and Muon or AdamW for what is one.
 std::vector<ParameterSettings> resolve_groups(std::span<const engine::ParameterSpec> parameters, const GroupDefaults& defaults,
                                               std::span<const GroupRule> rules);
 

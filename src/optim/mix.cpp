@@ -57,8 +57,8 @@ std::string describe(const ParameterSpec& parameter, const ParameterSettings& se
 
 int64_t state_bytes(Rule rule, const RuleSettings& rules, at::ScalarType master) {
   const at::ScalarType moments = master == at::kDouble ? master : rules.adamw.moments;
-  return rule == Rule::kAdamW ? 2 * static_cast<int64_t>(at::elementSize(moments))
-                              : static_cast<int64_t>(at::elementSize(master));
+  if (rule == Rule::kAdamW) return 2 * static_cast<int64_t>(at::elementSize(moments));
+  return (rule == Rule::kSparseAdam ? 2 : 1) * static_cast<int64_t>(at::elementSize(master));
 }
 
 MixedOptimizer::MixedOptimizer(std::span<const OptimizedParameter> parameters, std::span<const ParameterSpec> specs,
@@ -66,7 +66,7 @@ MixedOptimizer::MixedOptimizer(std::span<const OptimizedParameter> parameters, s
                                const engine::Layout& layout, std::shared_ptr<dist::Group> world) {
   HP_CHECK(parameters.size() == settings.size() && specs.size() == settings.size(), "{} parameters, {} specs, {} settings",
            parameters.size(), specs.size(), settings.size());
-  for (const Rule rule : {Rule::kSinkhorn, Rule::kMuon, Rule::kAdamW}) {
+  for (const Rule rule : {Rule::kSinkhorn, Rule::kMuon, Rule::kAdamW, Rule::kSparseAdam}) {
     Leaf leaf{rule, {}, nullptr};
     for (size_t i = 0; i < settings.size(); ++i) {
       if (settings[i].rule == rule) leaf.which.push_back(i);
@@ -77,6 +77,8 @@ MixedOptimizer::MixedOptimizer(std::span<const OptimizedParameter> parameters, s
     const auto own_settings = chosen(settings, leaf.which);
     if (rule == Rule::kAdamW) {
       leaf.optimizer = std::make_unique<AdamW>(own, own_settings, rules.adamw);
+    } else if (rule == Rule::kSparseAdam) {
+      leaf.optimizer = std::make_unique<SparseAdam>(own, own_settings, rules.sparse_adam, world);
     } else if (rule == Rule::kMuon) {
       leaf.optimizer = std::make_unique<Muon>(own, own_settings, rules.muon, sources_of(own_specs, rules, layout), world);
     } else {
@@ -108,6 +110,10 @@ std::vector<StateTensor> MixedOptimizer::state() const {
     for (StateTensor& tensor : leaf.optimizer->state()) all.push_back(std::move(tensor));
   }
   return all;
+}
+
+void MixedOptimizer::on_loaded() {
+  for (const Leaf& leaf : leaves_) leaf.optimizer->on_loaded();
 }
 
 }  // namespace hyperparallel::optim

@@ -9,6 +9,7 @@
 #include "optim/adamw.h"
 #include "optim/muon.h"
 #include "optim/sinkhorn.h"
+#include "optim/sparse_adam.h"
 
 namespace hyperparallel::optim {
 
@@ -17,6 +18,7 @@ struct RuleSettings {
   MuonSettings muon;
   bool head_wise = true;  // Muon takes the blocks of rows that a parameter declares as matrices for themselves
   SinkhornSettings sinkhorn;
+  SparseAdamSettings sparse_adam;
 };
 
 // What a rule does with a parameter, for people: "muon, 6 heads of [32, 28]", "sinkhorn", "adamw".
@@ -36,6 +38,7 @@ class MixedOptimizer : public Optimizer {
   // Every rank calls it; a parameter has a gradient on all ranks or on none.
   void step(std::span<const OptimizedParameter> parameters, double lr, double coefficient) override;
   std::vector<StateTensor> state() const override;
+  void on_loaded() override;
 
   // Of the last step, by rule.
   const std::map<std::string, double>& seconds() const { return seconds_; }

@@ -1,10 +1,12 @@
 #include "optim/sinkhorn.h"
 
 #include <ATen/ops/mv.h>
+#include <ATen/ops/searchsorted.h>
 
 #include <cmath>
 
 #include "base/error.h"
+#include "kernels/rows/op.h"
 #include "optim/chunks.h"
 
 namespace hyperparallel::optim {
@@ -26,6 +28,7 @@ struct Sinkhorn::Balance {
   at::Tensor n;       // [rows, columns]; divided by the mean row norm, which changes no ratio
   at::Tensor row;     // [rows], factors of U
   at::Tensor column;  // [columns]
+  at::Tensor hit;     // of gradients by rows: the numbers of the rows, int64 [rows]
 };
 
 namespace {
@@ -44,10 +47,15 @@ Sinkhorn::Sinkhorn(std::span<const OptimizedParameter> parameters, std::span<con
            parameters.size(), settings.size(), rows.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& value = parameters[i].value;
-    HP_CHECK(value.dim() == 2, "`{}` has {} dimensions and is no table", parameters[i].name, value.dim());
     HP_CHECK(settings[i].weight_decay == 0, "`{}`: the Sinkhorn-balanced update has no weight decay", parameters[i].name);
-    entries_.push_back(
-        {parameters[i].name, settings[i], rows[i], at::zeros_like(value, value.options(), at::MemoryFormat::Contiguous)});
+    Entry entry{parameters[i].name, settings[i], rows[i], {}, nullptr, {}};
+    if (parameters[i].table != nullptr) {
+      entry.row_momentum = parameters[i].table->like();
+    } else {
+      HP_CHECK(value.dim() == 2, "`{}` has {} dimensions and is no table", parameters[i].name, value.dim());
+      entry.momentum = at::zeros_like(value, value.options(), at::MemoryFormat::Contiguous);
+    }
+    entries_.push_back(std::move(entry));
   }
 }
 
@@ -115,16 +123,45 @@ void Sinkhorn::divide_columns(std::vector<Balance>& tables) {
   }
 }
 
+Sinkhorn::Balance Sinkhorn::begin_dense(size_t index, const OptimizedParameter& parameter, double fresh) {
+  at::Tensor& momentum = entries_[index].momentum;
+  momentum.mul_(sinkhorn_.momentum).add_(parameter.gradient, fresh);
+  return {index, &entries_[index], (momentum * sinkhorn_.momentum).add_(parameter.gradient, fresh), {}, {}, {}};
+}
+
+Sinkhorn::Balance Sinkhorn::begin_rows(size_t index, const OptimizedParameter& parameter, double fresh) {
+  Entry& entry = entries_[index];
+  if (!entry.hit.defined()) entry.hit = at::tensor(entry.row_momentum->rows_that_differ_from_zero(), at::kLong);
+  const at::Tensor hit = std::get<0>(at::_unique(at::cat({entry.hit, parameter.rows})));  // sorted
+  at::Tensor gradient = at::zeros({hit.size(0), parameter.table->width()}, parameter.gradient.options());
+  gradient.index_copy_(0, at::searchsorted(hit, parameter.rows), parameter.gradient);
+  const at::Tensor momentum = entry.row_momentum->look_up(hit).mul_(sinkhorn_.momentum).add_(gradient, fresh);
+  entry.row_momentum->begun(hit).index_copy_(0, hit, momentum);
+  entry.hit = hit.index_select(0, momentum.ne(0).any(1).nonzero().flatten());
+  return {index, &entry, (momentum * sinkhorn_.momentum).add_(gradient, fresh), {}, {}, hit};
+}
+
+// W -= rate * U, of the rows of the balance.
+void Sinkhorn::move_rows(const OptimizedParameter& parameter, const Balance& table, double rate) {
+  at::Tensor value = table.hit.defined() ? parameter.table->begun(table.hit) : parameter.value;
+  for_rows(table.n, [&](int64_t first, int64_t count) {
+    const at::Tensor update = table.n.narrow(0, first, count) * table.row.narrow(0, first, count).unsqueeze(1) * table.column;
+    if (table.hit.defined()) {
+      kernels::scatter_add_rows(value, table.hit.narrow(0, first, count), update.mul_(-rate));
+    } else {
+      value.narrow(0, first, count).sub_(update, rate);
+    }
+  });
+}
+
 void Sinkhorn::step(std::span<const OptimizedParameter> parameters, double lr, double coefficient) {
   check_same(parameters, entries_);
+  const double fresh = (1 - sinkhorn_.momentum) * coefficient;
   std::vector<Balance> tables;
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!parameters[i].gradient.defined()) continue;
     check_parameter(parameters[i]);
-    at::Tensor& momentum = entries_[i].momentum;
-    const double fresh = (1 - sinkhorn_.momentum) * coefficient;
-    momentum.mul_(sinkhorn_.momentum).add_(parameters[i].gradient, fresh);
-    tables.push_back({i, &entries_[i], (momentum * sinkhorn_.momentum).add_(parameters[i].gradient, fresh), {}, {}});
+    tables.push_back(parameters[i].table != nullptr ? begin_rows(i, parameters[i], fresh) : begin_dense(i, parameters[i], fresh));
   }
   if (tables.empty()) return;
   mask_rows(tables);
@@ -142,17 +179,17 @@ void Sinkhorn::step(std::span<const OptimizedParameter> parameters, double lr, d
   for (Balance& table : tables) {
     const double rate =
         sinkhorn_.update_scale * lr * table.entry->settings.lr_scale * std::sqrt(static_cast<double>(table.n.size(1)));
-    at::Tensor value = parameters[table.index].value;
-    for_rows(table.n, [&](int64_t first, int64_t count) {
-      value.narrow(0, first, count)
-          .sub_(table.n.narrow(0, first, count) * table.row.narrow(0, first, count).unsqueeze(1) * table.column, rate);
-    });
+    move_rows(parameters[table.index], table, rate);
   }
+}
+
+void Sinkhorn::on_loaded() {
+  for (Entry& entry : entries_) entry.hit = at::Tensor();
 }
 
 std::vector<StateTensor> Sinkhorn::state() const {
   std::vector<StateTensor> tensors;
-  for (const Entry& entry : entries_) tensors.push_back({entry.name, "momentum", entry.momentum});
+  for (const Entry& entry : entries_) tensors.push_back({entry.name, "momentum", entry.momentum, entry.row_momentum.get()});
   return tensors;
 }
 

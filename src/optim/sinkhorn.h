@@ -8,6 +8,8 @@
 // NOTE [Scale vectors]: U is never formed. It is N with a factor for each row and one for each column; a division changes only
 // these, and needs one pass that reads N. Ranks that own rows of a table add up the sum of the row norms once and the squares of
 // the columns for each division of columns: vectors, whatever the size of the table. Tables share these sums.
+// NOTE [Rows ever hit]: of a table whose gradients come by rows (engine/row_table.h), rows without momentum stand still whatever
+// their scale, and add nothing to any sum. So the rule works on those that have some: its cost grows with the rows ever hit.
 // A row or column of zeros has the factor 0: what it multiplies is zero anyway, and 1 / eps again and again would overflow.
 #pragma once
 
@@ -45,14 +47,23 @@ class Sinkhorn : public Optimizer {
   // Key: momentum.
   std::vector<StateTensor> state() const override;
 
+  void on_loaded() override;
+
  private:
   struct Entry {
     std::string name;
     ParameterSettings settings;
     TableRows rows;
     at::Tensor momentum;
+    // Of gradients by rows: instead of `momentum`, and the rows with a momentum that is not zero, ascending; undefined: not
+    // known.
+    std::unique_ptr<engine::RowTable> row_momentum;
+    at::Tensor hit;  // int64
   };
   struct Balance;  // of one table, in one step
+  Balance begin_dense(size_t index, const OptimizedParameter& parameter, double fresh);
+  Balance begin_rows(size_t index, const OptimizedParameter& parameter, double fresh);
+  static void move_rows(const OptimizedParameter& parameter, const Balance& table, double rate);
   void mask_rows(std::vector<Balance>& tables);
   void divide_rows(Balance& table) const;
   void divide_columns(std::vector<Balance>& tables);

@@ -4,38 +4,43 @@
 // for the table, and stands still in a step that hits no row: torch.optim.SparseAdam.
 #pragma once
 
-#include "base/aten.h"
+#include <memory>
+
+#include "dist/group.h"
+#include "optim/groups.h"
+#include "optim/optimizer.h"
 
 namespace hyperparallel::optim {
-
-// Gradients of rows, each row once, ascending.
-struct RowGradients {
-  at::Tensor rows;    // int64 [n]
-  at::Tensor values;  // [n, width]
-};
-// ids int64 [n], with repeats; values [n, width] -> the sum over the repeats, in their order.
-RowGradients merge_rows(const at::Tensor& ids, const at::Tensor& values);
 
 struct SparseAdamSettings {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
 };
 
-class SparseAdam {
+class SparseAdam : public Optimizer {
  public:
-  // `first` and `second`: the moments, zero at the start, of the table's shape and type; all three [rows, width], contiguous.
-  SparseAdam(at::Tensor table, at::Tensor first, at::Tensor second, const SparseAdamSettings& settings);
+  // Tables alone. Moments are zero, and lie where the tables lie. `weight_decay` of the settings must be 0. Ranks of the group
+  // own different rows.
+  SparseAdam(std::span<const OptimizedParameter> parameters, std::span<const ParameterSettings> settings,
+             const SparseAdamSettings& sparse, std::shared_ptr<dist::Group> group);
 
-  // One update with learning rate `lr`; gradients are multiplied by `coefficient` (clip.h) on the way. Throws InternalError for
-  // rows outside the table.
-  void step(const RowGradients& gradients, double lr, double coefficient);
+  // Every rank of the group calls it.
+  void step(std::span<const OptimizedParameter> parameters, double lr, double coefficient) override;
 
-  int64_t steps() const { return steps_; }
-  void set_steps(int64_t steps) { steps_ = steps; }
+  // Keys: exp_avg and exp_avg_sq (tables), step (I64, no dimensions; the same on all ranks).
+  std::vector<StateTensor> state() const override;
 
  private:
-  at::Tensor table_, first_, second_;
-  SparseAdamSettings settings_;
-  int64_t steps_ = 0;
+  struct Entry {
+    std::string name;
+    ParameterSettings settings;
+    std::unique_ptr<engine::RowTable> exp_avg, exp_avg_sq;
+    at::Tensor step;
+  };
+  void update(const OptimizedParameter& parameter, Entry& entry, double lr, double coefficient) const;
+
+  SparseAdamSettings sparse_;
+  std::vector<Entry> entries_;
+  std::shared_ptr<dist::Group> group_;
 };
 
 }  // namespace hyperparallel::optim

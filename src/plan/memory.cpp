@@ -194,8 +194,14 @@ class Replay {
       if (program_.needs_gradient[id.index]) seeds += sizes_.bytes_of(id);
     }
     for (ParameterId id : segment.parameters) {
-      if (!program_.gets_gradient[id.index] || !slots_.insert(id.index).second) continue;
-      now_.slots += slot_bytes(id);
+      if (!program_.gets_gradient[id.index]) continue;
+      if (is_table(id)) {
+        // By rows, until the step ends; micro-batches that are not replayed leave theirs, too.
+        const int64_t times = is_last_ ? r_.schedule.micro_batches - m : 1;
+        for (ValueId made : segment.makes) now_.gradients += times * sum_bytes(made);
+      } else if (slots_.insert(id.index).second) {
+        now_.slots += slot_bytes(id);
+      }
     }
     for (ValueId id : segment.reads) {
       if (!program_.needs_gradient[id.index]) continue;
@@ -267,13 +273,14 @@ class Replay {
   // --- units ---
   bool is_sharded(ParameterId id) const {
     const engine::ParameterSpec& spec = program_.parameters[id.index];
-    return spec.use != engine::ParameterUse::kState && r_.layout.size(engine::shard_axis(spec)) > 1;
+    return spec.travels() && r_.layout.size(engine::shard_axis(spec)) > 1;
   }
+  bool is_table(ParameterId id) const { return program_.parameters[id.index].use == engine::ParameterUse::kTable; }
   // Of the compute copy; the master itself serves where it has the type and all rows.
   int64_t copy_bytes(ParameterId id) const {
     const engine::ParameterSpec& spec = program_.parameters[id.index];
     const bool is_master = spec.keep_master_type || r_.compute_bytes == r_.master_bytes;
-    return is_sharded(id) || !is_master ? sizes_.compute_bytes(spec) : 0;
+    return !is_table(id) && (is_sharded(id) || !is_master) ? sizes_.compute_bytes(spec) : 0;
   }
   int64_t slot_bytes(ParameterId id) const {
     return volume(engine::place(program_.parameters[id.index], r_.layout).part.size) * r_.master_bytes;
@@ -316,7 +323,7 @@ class Replay {
   void wait_reduce(const Action& action) {
     int64_t partial = 0;
     for (ParameterId id : program_.units[action.index].parameters) {
-      if (!program_.gets_gradient[id.index]) continue;
+      if (!program_.gets_gradient[id.index] || is_table(id)) continue;
       if (!is_sharded(id) && slots_.erase(id.index) > 0) now_.slots -= slot_bytes(id);
       if (gradients_.insert(id.index).second) now_.gradients += owned_bytes(id);
       if (program_.parameters[id.index].partial_over_tp && r_.layout.size("tp") > 1) partial += 2 * owned_bytes(id);

@@ -18,7 +18,7 @@ int64_t owned_elements(const ParameterSpec& spec, const engine::Layout& layout) 
     return part;
   };
   const int64_t part = spec.cut_axis.empty() ? 0 : cut(spec.shape[spec.cut_dim], spec.cut_axis);
-  if (spec.use == engine::ParameterUse::kState) return elements;
+  if (!spec.travels()) return elements;
   const int64_t dim = engine::shard_dim(spec, layout);
   cut(!spec.cut_axis.empty() && spec.cut_dim == dim ? part : spec.shape[dim], engine::shard_axis(spec));
   return elements;
@@ -124,7 +124,7 @@ std::vector<Message> Messages::gather(const engine::Unit& unit) const {
   std::map<std::string, int64_t> bytes;
   for (engine::ParameterId id : unit.parameters) {
     const ParameterSpec& spec = program_.parameters[id.index];
-    if (spec.use != engine::ParameterUse::kState) bytes[engine::shard_axis(spec)] += compute_bytes(spec);
+    if (spec.travels()) bytes[engine::shard_axis(spec)] += compute_bytes(spec);
   }
   return by_axis("all-gather", bytes);
 }
@@ -133,7 +133,7 @@ std::vector<Message> Messages::reduce(const engine::Unit& unit) const {
   std::map<std::string, int64_t> bytes;
   for (engine::ParameterId id : unit.parameters) {
     const ParameterSpec& spec = program_.parameters[id.index];
-    if (program_.gets_gradient[id.index])
+    if (program_.gets_gradient[id.index] && spec.travels())
       bytes[engine::shard_axis(spec)] += volume(engine::place(spec, r_.layout).part.size) * r_.master_bytes;
   }
   return by_axis("reduce-scatter", bytes);
@@ -143,7 +143,7 @@ std::vector<Message> Messages::sum(const engine::Unit& unit) const {
   std::map<std::string, int64_t> bytes;
   for (engine::ParameterId id : unit.parameters) {
     const ParameterSpec& spec = program_.parameters[id.index];
-    if (!program_.gets_gradient[id.index]) continue;
+    if (!program_.gets_gradient[id.index] || !spec.travels()) continue;
     const int64_t owned = owned_elements(spec, r_.layout) * r_.master_bytes;
     if (spec.partial_over_tp) bytes["tp"] += owned;
     if (spec.cut_axis != "ep") bytes["fsdp_replicate"] += owned;

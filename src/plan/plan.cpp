@@ -43,7 +43,7 @@ class Planner {
     if (const auto update = r_.updates.find(spec.name); update != r_.updates.end()) p.update = update->second.name;
     if (!spec.cut_axis.empty()) p.cut = fmt::format("dim {} over {}", spec.cut_dim, spec.cut_axis);
     if (!placement.shard_rows.empty()) p.shard = fmt::format("dim {} over {}", placement.shard_dim, engine::shard_axis(spec));
-    if (trained) {
+    if (trained && spec.travels()) {
       if (spec.partial_over_tp && r_.layout.size("tp") > 1) p.summed_over = "tp";
       if (spec.cut_axis != "ep" && r_.layout.size("fsdp_replicate") > 1)
         p.summed_over += p.summed_over.empty() ? "fsdp_replicate" : ", fsdp_replicate";
@@ -57,10 +57,15 @@ class Planner {
       RankMemory memory;
       for (size_t i = 0; i < program_.parameters.size(); ++i) {
         const int64_t elements = owned_elements(program_.parameters[i], layout);
+        const auto update = r_.updates.find(program_.parameters[i].name);
+        const int64_t state = update == r_.updates.end() ? 0 : update->second.state_bytes * elements;
+        if (program_.parameters[i].use == engine::ParameterUse::kTable) {
+          memory.tables += elements * r_.master_bytes + state;
+          continue;
+        }
         memory.parameters += elements * r_.master_bytes;
         if (program_.gets_gradient[i]) memory.gradients += elements * r_.master_bytes;
-        const auto update = r_.updates.find(program_.parameters[i].name);
-        if (update != r_.updates.end()) memory.optimizer += update->second.state_bytes * elements;
+        memory.optimizer += state;
       }
       plan_.ranks.push_back(memory);
     }

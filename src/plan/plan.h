@@ -34,6 +34,7 @@ struct PlannedParameter {
 
 struct RankMemory {
   int64_t parameters = 0, gradients = 0, optimizer = 0;  // bytes: masters, FP32 sums of the owned rows, optimizer state
+  int64_t tables = 0;  // bytes outside of device memory, with optimizer state, once every row was used (ParameterUse::kTable)
 };
 
 struct Collective {

@@ -24,8 +24,7 @@ void load_released_weights(engine::ParameterStore& parameters, const TensorMap& 
   std::set<std::string> used;
   for (const engine::ParameterSpec& spec : parameters.specs()) {
     const engine::ParameterId id = parameters.find(spec.name);
-    at::Tensor& master = parameters.master(id);
-    const at::Tensor whole = at::empty(spec.shape, master.options());
+    const at::Tensor whole = at::empty(spec.shape, at::TensorOptions().dtype(parameters.master_type()));
     for (const auto& [name, slot] : released_tensors(spec, whole)) {
       auto it = tensors.find(name);
       if (it == tensors.end()) throw CheckpointError("{}: the weight {} is missing", origin, name);
@@ -36,7 +35,9 @@ void load_released_weights(engine::ParameterStore& parameters, const TensorMap& 
       at::Tensor(slot).copy_(it->second);
       used.insert(name);
     }
-    master.copy_(engine::narrow_to(whole, parameters.placement(id).owned));
+    const at::Tensor owned = engine::narrow_to(whole, parameters.placement(id).owned);
+    parameters.set_master(id,
+                          [&](int64_t offset, int64_t size) { return owned.dim() == 0 ? owned : owned.narrow(0, offset, size); });
   }
   for (const auto& [name, tensor] : tensors) {
     const bool ignored = name.ends_with("engram.embed.scale") || name.starts_with("mtp.");

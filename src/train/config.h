@@ -28,6 +28,10 @@ using Exif = data::ExifOrientation;
 constexpr auto choices(Exif) {
   return std::array{"apply", "ignore"};
 }
+using models::EngramStorage;
+constexpr auto choices(EngramStorage) {
+  return std::array{"device", "host", "mmap"};
+}
 using data::Supervise;
 constexpr auto choices(Supervise) {
   return std::array{"last", "all"};
@@ -66,7 +70,7 @@ constexpr auto choices(OptimizerName) {
 }
 using optim::Rule;
 constexpr auto choices(Rule) {
-  return std::array{"adamw", "muon", "sinkhorn"};
+  return std::array{"adamw", "muon", "sinkhorn", "sparse_adam"};
 }
 enum class Dtype { kFloat32, kBFloat16, kFloat64 };
 constexpr auto choices(Dtype) {
@@ -81,6 +85,7 @@ struct ModelSection {
   Path config;   // as given; the keys that were read from it are in `architecture`
   Path weights;  // empty: random start
   models::ModelSwitches switches;
+  Path engram_folder;
   models::ArchitecturePtr architecture;  // null only before it was read
 };
 
@@ -190,6 +195,11 @@ struct SinkhornSection {
   double threshold = 1e-3;
 };
 
+struct SparseAdamSection {
+  std::vector<double> betas = {0.9, 0.999};
+  double eps = 1e-8;
+};
+
 struct OptimizerSection {
   OptimizerName name = OptimizerName::kAdamW;
   double lr = 3e-4;
@@ -199,6 +209,7 @@ struct OptimizerSection {
   StateDtype moments = StateDtype::kFloat32;
   MuonSection muon;
   SinkhornSection sinkhorn;
+  SparseAdamSection sparse_adam;
   std::vector<OptimizerGroup> groups;
   ScheduleSection schedule;
   double max_norm = 1.0;

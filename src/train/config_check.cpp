@@ -14,9 +14,11 @@ class Checker {
     check_parallel();
     check_batch();
     check_schedule();
-    if (c_.optimizer.betas.size() != 2) {
-      complain("optimizer.betas", fmt::format("expected two numbers, found {}", c_.optimizer.betas.size()));
-    }
+    const auto check_betas = [&](const char* key, const std::vector<double>& betas) {
+      if (betas.size() != 2) complain(key, fmt::format("expected two numbers, found {}", betas.size()));
+    };
+    check_betas("optimizer.betas", c_.optimizer.betas);
+    check_betas("optimizer.sparse_adam.betas", c_.optimizer.sparse_adam.betas);
     if (!c_.recompute.offload_folder.empty() && !std::filesystem::is_directory(c_.recompute.offload_folder))
       complain("recompute.offload_folder", fmt::format("{} is no folder", c_.recompute.offload_folder.string()));
     if (c_.recompute.mode == RecomputeMode::kSelective && c_.recompute.keep.empty()) {
@@ -84,12 +86,6 @@ class Checker {
       if (kernel != Kernel::kReference) unfinished(fmt::format("kernels.{}", name), "fused", "reference");
     }
     if (c_.data.allow_http) unfinished("data.allow_http", "true", "false");
-    const std::string& storage = c_.model.switches.engram_storage;
-    if (storage == "host" || storage == "mmap") {
-      unfinished("model.engram_storage", storage, "device");
-    } else if (storage != "device") {
-      complain("model.engram_storage", fmt::format("expected device, host or mmap, found {}", storage));
-    }
   }
 
   void check_parallel() {

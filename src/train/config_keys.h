@@ -54,7 +54,11 @@ void visit_keys(V& visit, C& c) {
         "FP8 and FP4 fake quantisation of window KV, compressed KV and indexer");
   visit("candidates", switches.candidates, any(),
         "candidate pool: index sources after the candidate source search in its blocks alone");
-  visit("engram_storage", switches.engram_storage, any(), "where Engram tables live; in this version `device` alone");
+  visit("engram_storage", switches.engram_storage, any(),
+        "where Engram tables live: `device`: parameters like others; `host`: rows in memory, `mmap`: in a file, each with one "
+        "owner, and "
+        "only rows that tokens use cost anything");
+  visit("engram_folder", c.engram_folder, any(), "where the files of `mmap` lie, which have no names there; empty: train.output");
   visit.section("initialisation", switches.initialisation, "starting values that the published reports leave open");
 }
 
@@ -152,7 +156,9 @@ void visit_keys(V& visit, C& c) {
 template <class V, Is<OptimizerGroup> C>
 void visit_keys(V& visit, C& c) {
   visit("match", c.match, any(), "glob of parameter names; later groups win");
-  visit("optimizer", c.optimizer, any(), "update rule of these parameters: `muon` for matrices, `sinkhorn` for tables");
+  visit("optimizer", c.optimizer, any(),
+        "update rule of these parameters: `muon` for matrices, `sinkhorn` for tables, `sparse_adam` for tables outside of device "
+        "memory (model.engram_storage)");
   visit("lr_scale", c.lr_scale, at_least(0), "factor of the learning rate");
   visit("weight_decay", c.weight_decay, at_least(0), "instead of optimizer.weight_decay");
 }
@@ -191,6 +197,12 @@ void visit_keys(V& visit, C& c) {
   visit("threshold", c.threshold, at_least(0), "rows stand still whose norm is at most this part of the mean");
 }
 
+template <class V, Is<SparseAdamSection> C>
+void visit_keys(V& visit, C& c) {
+  visit("betas", c.betas, Accept{{.min = 0, .max = 0.99999}}, "decay of the two moments, in steps that use the row");
+  visit("eps", c.eps, at_least(0), "added to the uncorrected root of the second moment");
+}
+
 template <class V, Is<OptimizerSection> C>
 void visit_keys(V& visit, C& c) {
   visit("name", c.name, any(),
@@ -208,6 +220,7 @@ void visit_keys(V& visit, C& c) {
   visit("router_bias_rate", c.router_bias_rate, at_least(0), "change of a router bias per step");
   visit.section("muon", c.muon, "of parameters under Muon");
   visit.section("sinkhorn", c.sinkhorn, "of parameters under Sinkhorn balancing");
+  visit.section("sparse_adam", c.sparse_adam, "of tables under SparseAdam");
   visit.section("schedule", c.schedule, "learning rate over the steps");
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "checkpoint/hf_names.h"
 #include "data/chat.h"
 #include "dist/hardware_threads.h"
@@ -20,6 +21,16 @@ void set_up_libtorch(const TrainSection& train, const dist::World* world) {
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 
+namespace {
+
+// Commands that train nothing may have no output.
+Path table_folder(const Config& config) {
+  if (!config.model.engram_folder.empty()) return config.model.engram_folder;
+  return config.train.output.empty() ? std::filesystem::temp_directory_path() : config.train.output;
+}
+
+}  // namespace
+
 models::ProgramOptions program_options(const Config& config, const engine::Layout& layout) {
   models::ProgramOptions options;
   options.layout = layout;
@@ -30,6 +41,7 @@ models::ProgramOptions program_options(const Config& config, const engine::Layou
   if (kernels.cross_entropy_chunk > 0) options.cross_entropy_chunk = kernels.cross_entropy_chunk;
   const LossSection& loss = config.train.loss;
   options.trainable = config.train.trainable;
+  if (config.model.switches.engram_storage == EngramStorage::kMmap) options.table_folder = table_folder(config);
   const DraftLossSection& draft = loss.draft;
   options.losses = {loss.z,
                     loss.balance,
@@ -128,8 +140,10 @@ std::unique_ptr<RunModel> build_run_model(models::ArchitecturePtr architecture, 
   run->architecture = std::move(architecture);
   run->options = options;
   run->model = run->architecture->build(options, tokenizer);
-  run->parameters = std::make_unique<engine::ParameterStore>(
-      run->program().parameters, compute == at::kDouble ? at::kDouble : at::kFloat, compute, options.layout);
+  if (!options.table_folder.empty()) file::create_folders(options.table_folder);
+  run->parameters =
+      std::make_unique<engine::ParameterStore>(run->program().parameters, compute == at::kDouble ? at::kDouble : at::kFloat,
+                                               compute, options.layout, options.table_folder);
   run->executor = std::make_unique<engine::Executor>(run->program(), *run->parameters, groups);
   return run;
 }
@@ -147,7 +161,7 @@ at::Tensor load_owned(const checkpoint::Checkpoint& source, const std::string& n
   return source.load_box(name, owned.offset, owned.size);
 }
 at::Tensor load_owned(const checkpoint::HfFolder& source, const std::string& name, const Box& owned) {
-  return engine::narrow_to(source.load(name), owned);
+  return source.load_box(name, owned.offset, owned.size);
 }
 
 // `where` names the source in messages. Draft layers are often added to a model that was trained without.
@@ -166,7 +180,12 @@ int64_t load_from(engine::ParameterStore& parameters, const Source& source, cons
                             fmt::join(spec.shape, ", "));
     }
     const engine::ParameterId id = parameters.find(spec.name);
-    parameters.master(id).copy_(load_owned(source, spec.name, parameters.placement(id).owned));
+    const Box& owned = parameters.placement(id).owned;
+    parameters.set_master(id, [&](int64_t offset, int64_t size) {
+      Box box = owned;
+      if (!box.size.empty()) box.offset[0] += offset, box.size[0] = size;
+      return load_owned(source, spec.name, box);
+    });
   }
   parameters.masters_changed();
   return fresh;

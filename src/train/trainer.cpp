@@ -55,6 +55,8 @@ Trainer::Trainer(const Config& config, dist::World* world)
   optimizer_ = std::make_unique<optim::MixedOptimizer>(optimized_parameters(), optimized,
                                                        parameter_settings(config, model_->parameters->specs()),
                                                        rule_settings(config), ranks_.layout, ranks_.groups.at("world"));
+  if (config.model.switches.engram_storage == EngramStorage::kMmap)
+    prefetch_ = std::make_unique<TablePrefetch>(*model_, optimizer_->state(), ranks_.group("stage"));
   for (const auto& [metric, segments] : model_->model->timed_segments()) {
     clocks_[metric] = std::make_unique<engine::SegmentClock>(model_->program(), segments);
     model_->executor->add_observer(*clocks_[metric]);
@@ -79,7 +81,13 @@ void Trainer::set_up_offload() {
 std::vector<optim::OptimizedParameter> Trainer::optimized_parameters() const {
   std::vector<optim::OptimizedParameter> parameters;
   for (engine::ParameterId id : trained_) {
-    parameters.push_back({model_->parameters->spec(id).name, model_->parameters->master(id), model_->parameters->gradient(id)});
+    engine::ParameterStore& store = *model_->parameters;
+    if (store.is_table(id)) {
+      const engine::RowGradients& gradients = store.row_gradients(id);
+      parameters.push_back({store.spec(id).name, {}, gradients.values, &store.table(id), gradients.rows});
+    } else {
+      parameters.push_back({store.spec(id).name, store.master(id), store.gradient(id)});
+    }
   }
   return parameters;
 }
@@ -125,6 +133,7 @@ void Trainer::forward_backward(StepMetrics& metrics, const StepBatches& batches)
   std::vector<engine::ValueMap> inputs;
   for (const data::MicroBatch& batch : batches.batches) inputs.push_back(model_->inputs(batch));
   metrics.extra.merge(model_->model->metrics(inputs));
+  if (prefetch_) prefetch_->begin(inputs);
   std::vector<double> seeds;
   for (const engine::Loss& loss : model_->program().losses) seeds.push_back(loss.weight / batches.count(loss.per));
   model_->executor->run(step_schedule(metrics.step).actions, inputs, std::vector<std::vector<double>>(inputs.size(), seeds));
@@ -191,8 +200,10 @@ std::string fault_of(const optim::GradientNorm& norm) {
 // No step brought them in; then no sample is to blame.
 std::string fault_of(const engine::ParameterStore& parameters) {
   for (const engine::ParameterSpec& spec : parameters.specs()) {
-    const at::Tensor wrong = parameters.master(parameters.find(spec.name)).isfinite().logical_not();
-    const int64_t count = wrong.sum().item<int64_t>();
+    int64_t count = 0;
+    parameters.for_pieces(parameters.find(spec.name), [&](int64_t, const at::Tensor& piece) {
+      count += piece.isfinite().logical_not().sum().item<int64_t>();
+    });
     if (count > 0)
       return fmt::format("the parameter {} holds {} values that are not finite, from before this step", spec.name, count);
   }

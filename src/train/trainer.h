@@ -21,6 +21,7 @@
 #include "train/config.h"
 #include "train/metrics.h"
 #include "train/run_model.h"
+#include "train/table_prefetch.h"
 
 namespace hyperparallel::train {
 
@@ -105,6 +106,7 @@ class Trainer {
   data::Tokenizer tokenizer_;
   std::unique_ptr<RunModel> model_;
   std::unique_ptr<optim::MixedOptimizer> optimizer_;
+  std::unique_ptr<TablePrefetch> prefetch_;                   // where tables lie in files
   std::vector<engine::ParameterId> trained_;                  // the optimizer's parameters, in its order
   std::map<std::string, at::Tensor> loads_;                   // router loads of the step, of all ranks
   std::unique_ptr<data::Loader> loader_, validation_loader_;  // the latter only where there are validation files

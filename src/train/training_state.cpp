@@ -24,13 +24,25 @@ std::string piece_name(const optim::StateTensor& state) {
   return "optimizer/" + state.key + "/" + state.parameter;
 }
 
-// The part of a parameter, or of a tensor of its shape, that this rank saves; nothing where another rank does.
+checkpoint::RowSource source_of(const engine::RowTable& table) {
+  return {{table.rows(), table.width()}, table.type(), [&table](const checkpoint::Take& take) {
+            table.for_pieces([&](int64_t, const at::Tensor& rows) { take(rows); });
+          }};
+}
+
+// The part of a parameter, or of a tensor of its shape, that this rank saves; nothing where another rank does. `table` instead
+// of `tensor` where it is one.
 void add_owned(checkpoint::Save& save, const Trainer& trainer, engine::ParameterId id, const std::string& name,
-               const at::Tensor& tensor) {
+               const at::Tensor& tensor, const engine::RowTable* table) {
   const engine::ParameterStore& parameters = *trainer.model().parameters;
   const engine::ParameterSpec& spec = parameters.spec(id);
   const Box& owned = parameters.placement(id).owned;
-  if (!trainer.ranks().layout.is_primary(spec) || tensor.numel() == 0) return;
+  if (!trainer.ranks().layout.is_primary(spec)) return;
+  if (table != nullptr) {
+    if (table->rows() > 0) save.pieces.push_back({name, spec.shape, owned.offset, {}, source_of(*table)});
+    return;
+  }
+  if (tensor.numel() == 0) return;
   if (tensor.dim() > 0) {
     save.pieces.push_back({name, spec.shape, owned.offset, tensor});
   } else if (std::ranges::all_of(owned.offset, [](int64_t offset) { return offset == 0; }) && volume(owned.size) > 0) {
@@ -46,10 +58,14 @@ checkpoint::Save save_of(Trainer& trainer) {
   save.step = progress.step;
   save.lowest_val = progress.is_lowest;
   const engine::ParameterStore& parameters = *trainer.model().parameters;
-  for (const engine::ParameterSpec& spec : parameters.specs())
-    add_owned(save, trainer, parameters.find(spec.name), spec.name, parameters.master(parameters.find(spec.name)));
+  for (const engine::ParameterSpec& spec : parameters.specs()) {
+    const engine::ParameterId id = parameters.find(spec.name);
+    const bool is_table = parameters.is_table(id);
+    add_owned(save, trainer, id, spec.name, is_table ? at::Tensor() : parameters.master(id),
+              is_table ? &parameters.table(id) : nullptr);
+  }
   for (const optim::StateTensor& state : trainer.optimizer().state())
-    add_owned(save, trainer, parameters.find(state.parameter), piece_name(state), state.value);
+    add_owned(save, trainer, parameters.find(state.parameter), piece_name(state), state.value, state.table);
   if (!trainer.ranks().is_first()) return save;  // the documents come from one rank
   save.documents[kProgressDocument] = nlohmann::json{
       {"step", progress.step},
@@ -123,6 +139,12 @@ void restore_optimizer(Trainer& trainer, const checkpoint::Checkpoint& checkpoin
       continue;
     }
     const Box& owned = parameters.placement(parameters.find(entry.parameter)).owned;
+    if (entry.table != nullptr) {
+      entry.table->fill([&](int64_t first, int64_t count) {
+        return checkpoint.load_box(name, {owned.offset[0] + first, owned.offset[1]}, {count, owned.size[1]});
+      });
+      continue;
+    }
     const bool whole = entry.value.dim() == 0 || owned.size == parameters.spec(parameters.find(entry.parameter)).shape;
     entry.value = whole ? checkpoint.load(name) : checkpoint.load_box(name, owned.offset, owned.size);
   }

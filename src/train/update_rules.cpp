@@ -49,6 +49,7 @@ optim::RuleSettings rule_settings(const Config& config) {
                     .steps = static_cast<int>(c.sinkhorn.steps),
                     .threshold = c.sinkhorn.threshold,
                     .update_scale = c.sinkhorn.update_scale};
+  rules.sparse_adam = {c.sparse_adam.betas.at(0), c.sparse_adam.betas.at(1), c.sparse_adam.eps};
   return rules;
 }
 

@@ -92,6 +92,35 @@ std::vector<Layout> update_layouts() {
 }
 INSTANTIATE_TEST_SUITE_P(Updates, Parity, testing::ValuesIn(update_layouts()), kName);
 
+// Engram tables whose rows have one owner each, in memory and in files.
+const Data kSparseTables{"--model.engram_storage=host"};
+const Data kBalancedTables{"--model.engram_storage=host", "--optimizer.name=muon"};
+std::vector<Layout> table_layouts() {
+  return {
+      {"SparseAdamTp2Cp2Ep2",
+       4,
+       {"--parallel.tp=2", "--parallel.cp=2", "--parallel.ep=2", "--recompute.mode=full"},
+       {},
+       kSparseTables},
+      {"SparseAdamHsdp2Dp4InFiles", 4, {"--parallel.fsdp_replicate=2", "--model.engram_storage=mmap"}, {}, kSparseTables},
+      {"SinkhornTp2Cp3Ep6SpInFiles",
+       6,
+       {"--parallel.tp=2", "--parallel.cp=3", "--parallel.ep=6", "--parallel.sequence_parallel=true",
+        "--model.engram_storage=mmap"},
+       {},
+       kBalancedTables},
+  };
+}
+INSTANTIATE_TEST_SUITE_P(Tables, Parity, testing::ValuesIn(table_layouts()), kName);
+
+TEST(ParityInDouble, TablesOutsideOfDeviceMemoryMoveAsThoseInside) {
+  expect_same_in_double({"",
+                         2,
+                         {"--parallel.tp=2", "--model.engram_storage=host"},
+                         {},
+                         {"--optimizer.groups=[{match: '*.engram.embed.weight', optimizer: sinkhorn}]"}});
+}
+
 // Draft layers beside the model, with anchors on both sides of every border.
 std::vector<Layout> draft_layouts() {
   const std::string text = "--model.text_config.";

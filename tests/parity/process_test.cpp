@@ -11,29 +11,37 @@ namespace {
 
 class Processes : public testing::TestWithParam<Layout> {};
 
-TEST_P(Processes, EqualOneRank) {
+// Losses, norms and parameters at the end.
+Outcome train_as_processes(const Layout& layout) {
   const TemporaryFolder folder;
   const std::filesystem::path output = folder.path() / "run";
   std::string command = fmt::format("train configs/tiny.yaml --ranks {} '--train.output={}' --validation.generate_samples=0",
-                                    GetParam().ranks, output.string());
-  for (const auto& overrides : {tiny_overrides(), GetParam().overrides}) {
+                                    layout.ranks, output.string());
+  for (const auto& overrides : {tiny_overrides(), layout.overrides}) {
     for (const std::string& override : overrides) command += " '" + override + "'";
   }
   const ProgramResult result = run_program(command + " --checkpoint.interval=0");
-  ASSERT_EQ(result.code, 0) << result.error;
-  std::vector<double> losses, norms;
+  Outcome found;
+  EXPECT_EQ(result.code, 0) << result.error;
+  if (result.code != 0) return found;
   std::ifstream lines(output / "metrics.jsonl");
   for (std::string line; std::getline(lines, line);) {
-    losses.push_back(nlohmann::json::parse(line).at("loss"));
-    norms.push_back(nlohmann::json::parse(line).at("grad_norm"));
+    found.losses.push_back(nlohmann::json::parse(line).at("loss"));
+    found.norms.push_back(nlohmann::json::parse(line).at("grad_norm"));
   }
-  expect_losses(losses, norms);
-  Tensors parameters;
   const checkpoint::Checkpoint checkpoint = checkpoint::CheckpointStore(output / "checkpoints").open(kSteps);
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    if (name.find('/') == std::string::npos) parameters[name] = checkpoint.load(name);
+    if (name.find('/') == std::string::npos) found.parameters[name] = checkpoint.load(name);
   }
-  expect_parameters(parameters);
+  return found;
+}
+
+TEST_P(Processes, EqualOneRank) {
+  const Outcome found = train_as_processes(GetParam());
+  ASSERT_FALSE(HasFailure());
+  expect_loss_and_norm(found.losses, found.norms);
+  ASSERT_EQ(found.parameters.size(), one_rank().parameters.size());
+  expect_later_steps(GetParam(), found, train_as_processes);
 }
 
 // 12 layouts of 2, 4 and 8 ranks, those with the most pairs; two of them in a short run.

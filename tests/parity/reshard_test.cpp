@@ -22,6 +22,16 @@ std::unique_ptr<checkpoint::CheckpointStore> store_of(const Trainer& trainer, co
 int64_t expect_same_bits(Trainer& trainer, const checkpoint::Checkpoint& checkpoint) {
   int64_t elements = 0;
   for (const checkpoint::Piece& piece : save_of(trainer).pieces) {
+    if (piece.rows) {
+      int64_t first = piece.offset[0];
+      piece.rows->give([&](const at::Tensor& rows) {
+        const at::Tensor saved = checkpoint.load_box(piece.name, {first, piece.offset[1]}, rows.sizes().vec());
+        EXPECT_TRUE(saved.equal(rows)) << piece.name;
+        first += rows.size(0);
+        elements += rows.numel();
+      });
+      continue;
+    }
     const at::Tensor saved = piece.tensor.dim() == 0 ? checkpoint.load(piece.name)
                                                      : checkpoint.load_box(piece.name, piece.offset, piece.tensor.sizes().vec());
     EXPECT_TRUE(saved.equal(piece.tensor)) << piece.name;
@@ -91,22 +101,43 @@ TEST_P(Resharding, GoesOnAsIfItHadNotStopped) {
 INSTANTIATE_TEST_SUITE_P(SavedUnder, Resharding, testing::Range<size_t>(0, layouts().size()),
                          [](const auto& info) { return layouts()[info.param].name; });
 
-TEST(Resharding, AllTheWayToTheEnd) {
-  const Scratch folder;
-  const Layout from{"", 4, {"--parallel.tp=2", "--parallel.cp=2", "--parallel.ep=4", "--parallel.sequence_parallel=true"}, {}};
-  const Layout to{"", 4, {"--parallel.fsdp_replicate=2", "--parallel.fsdp_shard=2", "--parallel.ep=2"}, {}};
-  const Outcome first = train_part(from, folder.path(), 0, 5), second = train_part(to, folder.path(), 5, kSteps);
-  std::vector<double> losses = first.losses, norms = first.norms;
-  losses.insert(losses.end(), second.losses.begin(), second.losses.end());
-  norms.insert(norms.end(), second.norms.begin(), second.norms.end());
-  expect_losses(losses, norms);
-  expect_parameters(second.parameters);
+// With all states that optimizers have, tables in memory and in files among them.
+class ReshardingStates : public testing::TestWithParam<Data> {};
+
+TEST_P(ReshardingStates, AllTheWayToTheEnd) {
+  const std::vector<std::string> from{"--parallel.tp=2", "--parallel.cp=2", "--parallel.ep=4",
+                                      "--parallel.sequence_parallel=true"},
+      to{"--parallel.fsdp_replicate=2", "--parallel.fsdp_shard=2", "--parallel.ep=2"};
+  // `both`: what the two layouts share.
+  const auto run_both = [&](const Layout& both) {
+    const auto with = [&](std::vector<std::string> overrides) {
+      overrides.insert(overrides.end(), both.overrides.begin(), both.overrides.end());
+      return Layout{"", both.ranks, std::move(overrides), {}, both.data};
+    };
+    const Scratch folder;
+    const Outcome first = train_part(with(from), folder.path(), 0, 5);
+    Outcome all = train_part(with(to), folder.path(), 5, kSteps);
+    all.losses.insert(all.losses.begin(), first.losses.begin(), first.losses.end());
+    all.norms.insert(all.norms.begin(), first.norms.begin(), first.norms.end());
+    return all;
+  };
+  const Layout both{"", 4, {}, {}, GetParam()};
+  const Outcome found = run_both(both);
+  expect_loss_and_norm(found.losses, found.norms, both.data);
+  expect_later_steps(both, found, run_both);
 }
 
+const Data kSparseAdam{"--model.engram_storage=host"}, kMixed{"--model.engram_storage=host", "--optimizer.name=muon"};
+INSTANTIATE_TEST_SUITE_P(AdamW, ReshardingStates, testing::Values(Data{}));
+INSTANTIATE_TEST_SUITE_P(SparseAdam, ReshardingStates, testing::Values(kSparseAdam));
+INSTANTIATE_TEST_SUITE_P(MuonAndSinkhorn, ReshardingStates, testing::Values(kMixed));
+
 // Known from other trainers: the padded rows of the last shard came back wrong. Here nothing is padded.
-TEST(Resume, OnTheSameLayoutGivesTheSameBits) {
+class Resume : public testing::TestWithParam<Layout> {};
+
+TEST_P(Resume, OnTheSameLayoutGivesTheSameBits) {
   const Scratch folder;
-  const Layout layout{"", 4, {"--parallel.tp=2", "--parallel.ep=2"}, {}};
+  const Layout& layout = GetParam();
   const Outcome whole = run(layout);
   train_part(layout, folder.path(), 0, 4);
   const Outcome second = train_part(layout, folder.path(), 4, kSteps);
@@ -114,6 +145,14 @@ TEST(Resume, OnTheSameLayoutGivesTheSameBits) {
   EXPECT_EQ(second.norms, std::vector<double>(whole.norms.begin() + 4, whole.norms.end()));
   for (const auto& [name, parameter] : whole.parameters) EXPECT_TRUE(parameter.equal(second.parameters.at(name))) << name;
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, Resume,
+    testing::Values(
+        Layout{"AdamW", 4, {"--parallel.tp=2", "--parallel.ep=2"}, {}},
+        Layout{"SparseAdam", 3, {"--parallel.cp=3", "--parallel.ep=3"}, {}, kSparseAdam},
+        Layout{"MuonAndSinkhornInFiles", 4, {"--parallel.tp=2", "--parallel.ep=2", "--model.engram_storage=mmap"}, {}, kMixed}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace hyperparallel::parity

@@ -270,6 +270,8 @@ std::string departing_parameter(const Tensors& found, const Data& data) {
   return {};
 }
 
+}  // namespace
+
 void expect_loss_and_norm(const std::vector<double>& losses, const std::vector<double>& norms, const Data& data) {
   const Outcome& expected = one_rank(data);
   ASSERT_EQ(losses.size(), expected.losses.size());
@@ -277,27 +279,25 @@ void expect_loss_and_norm(const std::vector<double>& losses, const std::vector<d
   EXPECT_LT(relative(norms[0], expected.norms[0]), 1e-5) << norms[0] << " " << expected.norms[0];
 }
 
-}  // namespace
-
 void expect_first_step(const Outcome& found, const Data& data) {
   expect_loss_and_norm(found.losses, found.norms, data);
   expect_gradients(found.gradients, data);
   expect_choices(found, data);
 }
 
-void expect_later_steps(const Layout& layout, const Outcome& found) {
+void expect_later_steps(const Layout& layout, const Outcome& found, const Runner& again) {
   std::string departing = departing_loss(found.losses, layout.data, 1e-4);
   if (departing.empty()) departing = departing_parameter(found.parameters, layout.data);
   if (departing.empty()) return;
   std::cout << "flip: " << departing << "; compared in double\n";
   EXPECT_EQ(departing_loss(found.losses, layout.data, 1e-3), "");
-  expect_same_in_double(layout);
+  expect_same_in_double(layout, again);
 }
 
-void expect_same_in_double(const Layout& layout) {
+void expect_same_in_double(const Layout& layout, const Runner& runner) {
   Layout precise = layout;
   precise.overrides.push_back("--train.dtype=float64");
-  const Outcome found = run(precise);
+  const Outcome found = runner(precise);
   const Outcome& expected = exact(layout.data);
   ASSERT_EQ(found.losses.size(), expected.losses.size());
   for (size_t step = 0; step < found.losses.size(); ++step)
@@ -306,16 +306,6 @@ void expect_same_in_double(const Layout& layout) {
     const double update = rms(parameter - expected.before.at(name));
     EXPECT_LE(rms(found.parameters.at(name) - parameter), 1e-5 * update) << name << " in double";
   }
-}
-
-void expect_losses(const std::vector<double>& losses, const std::vector<double>& norms, const Data& data) {
-  expect_loss_and_norm(losses, norms, data);
-  EXPECT_EQ(departing_loss(losses, data, 1e-4), "");
-}
-
-void expect_parameters(const Tensors& found, const Data& data) {
-  ASSERT_EQ(found.size(), one_rank(data).parameters.size());
-  EXPECT_EQ(departing_parameter(found, data), "");
 }
 
 }  // namespace hyperparallel::parity

@@ -57,12 +57,13 @@ double largest(const at::Tensor& tensor);
 // another is then chosen by one and not by the other, and the losses from there on differ by more than rounding. That it was
 // this is proven, not assumed: the same layout in double, where no choice is that near, must give one rank's losses to 1e-9 in
 // all steps and its parameters to 1e-5 of the update. Such a layout is printed; a loss more than 1e-3 off is a failure anyway.
+void expect_loss_and_norm(const std::vector<double>& losses, const std::vector<double>& norms, const Data& data = {});
+using Runner = std::function<Outcome(const Layout&)>;
 void expect_first_step(const Outcome& found, const Data& data = {});
-void expect_later_steps(const Layout& layout, const Outcome& found);  // reports a flip, and proves it
-void expect_same_in_double(const Layout& layout);
-
-// Without that proof: all losses, and parameters at the end.
-void expect_losses(const std::vector<double>& found, const std::vector<double>& norms, const Data& data = {});
-void expect_parameters(const Tensors& found, const Data& data = {});
+// Reports a flip, and proves it by `again`.
+void expect_later_steps(
+    const Layout& layout, const Outcome& found, const Runner& again = [](const Layout& other) { return run(other); });
+void expect_same_in_double(
+    const Layout& layout, const Runner& runner = [](const Layout& other) { return run(other); });
 
 }  // namespace hyperparallel::parity

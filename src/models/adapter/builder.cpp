@@ -42,7 +42,7 @@ ParameterId DecoderBuilder::parameter(engine::ParameterSpec spec, const Cut& cut
     mistakes_.push_back(fmt::format("{} cannot be `{}` as `{}` asks; accepted: {}", spec.name, asked->role, asked->match,
                                     accepted == accepted_.end() ? cut.role : accepted->second));
   }
-  spec.partial_over_tp = partial && cut.axis.empty() && spec.use != ParameterUse::kState;
+  spec.partial_over_tp = partial && cut.axis.empty() && spec.travels();
   return program.parameter(std::move(spec));
 }
 const RoleOverride* DecoderBuilder::override_of(const std::string& name) {

@@ -41,11 +41,12 @@ struct Cut {
   int64_t dim = 0;
   std::string role = "replicated";
 };
-inline const Cut kByHead{"tp", 0, "column"};    // output features, by head, group or channel
-inline const Cut kByInput{"tp", 1, "row"};      // input features; outputs are partial sums
-inline const Cut kByWord{"tp", 0, "vocab"};     // rows of the vocabulary
-inline const Cut kByExpert{"ep", 0, "expert"};  // stacked experts
-inline const Cut kByRow{"ep", 0, "table"};      // rows of a table that tokens ask for by number
+inline const Cut kByHead{"tp", 0, "column"};     // output features, by head, group or channel
+inline const Cut kByInput{"tp", 1, "row"};       // input features; outputs are partial sums
+inline const Cut kByWord{"tp", 0, "vocab"};      // rows of the vocabulary
+inline const Cut kByExpert{"ep", 0, "expert"};   // stacked experts
+inline const Cut kByRow{"ep", 0, "table"};       // rows of a table that tokens ask for by number
+inline const Cut kByOwner{"stage", 0, "owner"};  // likewise where each row stays with one rank (ParameterUse::kTable)
 
 // NOTE [Roles]: a family declares every parameter with the cut that its segments compute with. Where it can compute with another
 // one as well, it asks `way_of` before it builds, and builds what is asked for: a role is never only a label. An override that

@@ -11,6 +11,7 @@
 #include "base/aten.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -60,6 +61,14 @@ struct ProgramOptions {
   int64_t cross_entropy_chunk = 1024;        // rows per chunk of the vocabulary cross-entropy
   AuxiliaryLosses losses = {};
   std::vector<std::string> trainable = {};  // globs over the parameters that learn; empty: all do
+  std::filesystem::path table_folder = {};  // of the files of tables (ParameterUse::kTable); empty: they are in memory
+};
+
+// Rows of a table (ParameterUse::kTable) that a rank's tokens will look up.
+struct TableRequest {
+  engine::ParameterId table;
+  at::Tensor rows;       // int64, each once, by owner; numbers of the whole table
+  at::Tensor send_rows;  // int64 [stage]: how many of them each rank of the stage owns
 };
 
 // The program of one rank, and what it needs to know of a micro-batch.
@@ -73,6 +82,8 @@ class Model {
   // tp ranks that share it. `compute`: the type of inputs that are no ids.
   virtual engine::ValueMap inputs(const data::MicroBatch& batch, at::ScalarType compute) const = 0;
 
+  // Optional. What a micro-batch with these inputs asks of tables, in the order of use.
+  virtual std::vector<TableRequest> table_requests(const engine::ValueMap& /*inputs*/) const { return {}; }
   // Optional. Metrics of its own, by name, from the inputs of a step's micro-batches.
   virtual std::map<std::string, double> metrics(const std::vector<engine::ValueMap>& /*inputs*/) const { return {}; }
   // Optional. What a loss with Loss::Per::kModelUnits is a mean over: how many of the micro-batch.

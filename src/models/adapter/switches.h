@@ -18,10 +18,17 @@ struct Initialisation {
   bool operator==(const Initialisation&) const = default;
 };
 
+// Where Engram tables live, and how their rows are found.
+enum class EngramStorage {
+  kDevice,  // parameters like others, cut over ep
+  kHost,    // rows in memory of the host, each with one owner; gradients by rows
+  kMmap,    // likewise in a mapped file
+};
+
 struct ModelSwitches {
-  bool cache_quantisation = true;         // FP8 / FP4 fake quantisation of window KV, compressed KV, indexer
-  bool candidates = true;                 // candidate pool of the index sources after the candidate source
-  std::string engram_storage = "device";  // device | host | mmap
+  bool cache_quantisation = true;  // FP8 / FP4 fake quantisation of window KV, compressed KV, indexer
+  bool candidates = true;          // candidate pool of the index sources after the candidate source
+  EngramStorage engram_storage = EngramStorage::kDevice;
   Initialisation initialisation;
 
   bool operator==(const ModelSwitches&) const = default;

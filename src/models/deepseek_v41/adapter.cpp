@@ -153,6 +153,14 @@ engine::ValueMap V41Model::inputs(const data::MicroBatch& batch, at::ScalarType 
   return prepare_inputs(model, batch_of(batch), compute);
 }
 
+std::vector<TableRequest> V41Model::table_requests(const engine::ValueMap& inputs) const {
+  std::vector<TableRequest> requests;
+  for (const ModelInputs::Engram& layer : model.inputs.engram) {
+    if (layer.table.valid()) requests.push_back({layer.table, inputs.at(layer.rows.index), inputs.at(layer.send_rows.index)});
+  }
+  return requests;
+}
+
 std::map<std::string, double> V41Model::metrics(const std::vector<engine::ValueMap>& inputs) const {
   if (!hasher) return {};
   return {{"engram/hit_rows", static_cast<double>(engram_hit_rows(model.inputs, inputs))}};

@@ -21,6 +21,7 @@ class V41Model : public Model {
   const engine::Layout& layout() const override { return model.options.layout; }
   ModelBatch batch_of(const data::MicroBatch& batch) const;
   engine::ValueMap inputs(const data::MicroBatch& batch, at::ScalarType compute) const override;
+  std::vector<TableRequest> table_requests(const engine::ValueMap& inputs) const override;
   std::map<std::string, double> metrics(const std::vector<engine::ValueMap>& inputs) const override;
   std::map<std::string, std::string> timed_segments() const override;
   double loss_units(const data::MicroBatch& batch) const override;  // scored slots of draft layers, weighed

@@ -129,6 +129,9 @@ struct ModelConfig {
   std::string dtype = "float32";  // of the stored weights
   ModelSwitches switches;
 
+  // The axis over which the rows of Engram tables lie.
+  const char* engram_axis() const { return switches.engram_storage == EngramStorage::kDevice ? "ep" : "stage"; }
+
   bool operator==(const ModelConfig&) const = default;
 };
 

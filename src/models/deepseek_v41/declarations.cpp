@@ -118,7 +118,8 @@ std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const Pro
     sizes[attn + ".k"] = chosen;
     sizes[name + ".ffn.received"] = choices * senders;
     sizes[name + ".ffn.arranged"] = layout.size("ep") > 1 ? choices * senders : 0;
-    sizes[name + ".engram.asked"] = shard * text.engram_columns() * senders;
+    sizes[name + ".engram.asked"] =
+        shard * text.engram_columns() * (routing == Routing::kWorst ? layout.size(config.engram_axis()) : 1);
     sizes[name + ".engram.unique"] = shard * text.engram_columns();
   }
   sizes["sequences"] = 1;

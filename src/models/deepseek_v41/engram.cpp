@@ -21,37 +21,49 @@ ValueId add_engram(ModelBuilder& builder, int64_t layer, ValueId streams) {
   const std::string prefix = layer_parameter(layer) + "engram.", name = layer_name(layer) + ".engram";
   const double table_std = builder.config.switches.initialisation.engram_std;
   const std::string table_name = prefix + "embed.weight";
-  const bool whole = builder.way_of({table_name}, {{kByRow}, {Cut{}}}) == 1;
-  const int64_t rows = text.engram_num_embeddings[which], first = whole ? 0 : builder.layout().begin(rows, "ep");
+  const bool stays = builder.config.switches.engram_storage != EngramStorage::kDevice;  // with the owners of its rows
+  bool whole = false;
+  if (!stays) whole = builder.way_of({table_name}, {{kByRow}, {Cut{}}}) == 1;
+  static const Cut kWhole;
+  const Cut& cut = stays ? kByOwner : whole ? kWhole : kByRow;
+  const int64_t rows = text.engram_num_embeddings[which], first = whole ? 0 : builder.layout().begin(rows, cut.axis);
   builder.partial = true;
-  const ParameterId table = builder.parameter({table_name,
-                                               {rows, width},
-                                               engine::ParameterUse::kWeight,
-                                               false,
-                                               Initialiser::normal(table_std > 0 ? table_std : builder.std()),
-                                               UpdateHint::table(kTableLrScale)},
-                                              whole ? Cut{} : kByRow);
+  engine::ParameterSpec spec;
+  spec.name = table_name;
+  spec.shape = {rows, width};
+  spec.use = stays ? engine::ParameterUse::kTable : engine::ParameterUse::kWeight;
+  spec.initialiser = Initialiser::normal(table_std > 0 ? table_std : builder.std());
+  spec.update = UpdateHint::table(kTableLrScale);
+  const ParameterId table = builder.parameter(std::move(spec), cut);
   builder.program.close_unit(name + ".embed");
+  if (stays) builder.inputs.engram[which].table = table;
 
   // Every row that this rank's tokens need goes to its owner by number, once; the owner looks it up; the rows come back. Of a
   // whole table each rank looks up its own.
   engine::ProgramBuilder& program = builder.program;
   const ModelInputs::Engram& inputs = builder.inputs.engram[which];
-  const std::string unique = program.spec(inputs.rows).shape[0].symbol;
+  const std::string unique = program.spec(inputs.rows).shape[0].symbol, asked = name + ".asked";
   ValueId receive_rows, ids = inputs.rows;
   if (!whole) {
-    const std::vector<int64_t> ones(builder.layout().size("ep"), 1);
-    receive_rows = program.exchange(name + ".counts", ExchangeKind::kAllToAll, "ep", inputs.send_rows,
+    const std::vector<int64_t> ones(builder.layout().size(cut.axis), 1);
+    receive_rows = program.exchange(name + ".counts", ExchangeKind::kAllToAll, cut.axis, inputs.send_rows,
                                     static_cast<int64_t>(ones.size()), ones, ones);
-    ids = program.exchange(name + ".ids", ExchangeKind::kAllToAll, "ep", inputs.rows, name + ".asked", inputs.send_rows,
-                           receive_rows);
+    ids = program.exchange(name + ".ids", ExchangeKind::kAllToAll, cut.axis, inputs.rows, asked, inputs.send_rows, receive_rows);
   }
-  const ValueId found = program.value(name + ".found", {whole ? unique : name + ".asked", width});
-  program.segment(name + ".lookup", {ids}, {found}, {table},
-                  [=](SegmentRun& run) { run.make(found, engine::embedding(run.read(ids) - first, run.weight(table))); });
-  const ValueId answer = whole ? found
-                               : program.exchange(name + ".rows", ExchangeKind::kAllToAll, "ep", found, name + ".unique",
-                                                  receive_rows, inputs.send_rows);
+  const ValueId found = program.value(name + ".found", {whole ? unique : asked, width});
+  program.segment(name + ".lookup", {ids}, {found}, {table}, [=](SegmentRun& run) {
+    const at::Tensor own = run.read(ids) - first;
+    if (stays) {
+      run.make(found, engine::table_rows(own, run.weight(table), run.compute_type()));
+    } else {
+      run.make(found, engine::embedding(own, run.weight(table)));
+    }
+  });
+  ValueId answer = found;
+  if (!whole) {
+    answer = program.exchange(name + ".rows", ExchangeKind::kAllToAll, cut.axis, found, name + ".unique", receive_rows,
+                              inputs.send_rows);
+  }
 
   const ParameterId wkv = builder.weight(prefix + "wkv.weight", {(n + 1) * d, columns * width});
   const ParameterId q_weight = builder.leaf(prefix + "q_weight", {n, d}, Initialiser::fill(1.0), UpdateHint::gain());

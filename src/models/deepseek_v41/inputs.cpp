@@ -157,8 +157,9 @@ void add_inputs(ModelBuilder& builder, bool text, bool vision) {
     for (size_t i = 0; i < builder.text().engram_layer_ids.size(); ++i) {
       const std::string name = "engram." + std::to_string(i);
       in.engram.push_back({discrete(name + ".rows", {name + ".unique"}),  // of the table, each once, ascending
-                           discrete(name + ".send_rows", {builder.layout().size("ep")}),
-                           discrete(name + ".found", {name + ".places"})});  // [shard * columns]: which of them; -1: closed
+                           discrete(name + ".send_rows", {builder.layout().size(builder.config.engram_axis())}),
+                           discrete(name + ".found", {name + ".places"}),
+                           builder.config.engram_axis()});  // [shard * columns]: which of them; -1: closed
     }
   }
   if (text && builder.options.cached) add_kept_rows(builder);

@@ -193,7 +193,7 @@ class Preparation {
     const at::Tensor shard = tensor_of(tokens_.shard());
     const at::Tensor all = batch_.engram_rows.select(1, static_cast<int64_t>(which)).index_select(0, shard).contiguous();
     const at::Tensor closed = map_->at(in_.closed.index).contiguous();
-    const int64_t columns = all.size(1), table = text_.engram_num_embeddings[which], ranks = layout_.size("ep");
+    const int64_t columns = all.size(1), table = text_.engram_num_embeddings[which], ranks = layout_.size(in_.engram[which].axis);
     const int64_t* row = all.const_data_ptr<int64_t>();
     const bool* shut = closed.const_data_ptr<bool>();
     std::vector<int64_t> unique, found(static_cast<size_t>(all.numel()), -1), send(ranks, 0);

@@ -77,6 +77,8 @@ struct ModelInputs : TokenInputs {
   std::map<int64_t, Groups> groups;  // by compression ratio
   struct Engram {
     engine::ValueId rows, send_rows, found;
+    std::string axis;             // that send_rows counts over
+    engine::ParameterId table{};  // where rows stay with their owners
   };
   std::vector<Engram> engram;  // by Engram layer
   // Pictures, NOTE [Pictures over ranks] in pictures.h. `patches` are those of the rank's own micro-batch that it sends.
