@@ -11,7 +11,7 @@
 namespace hyperparallel::optim {
 namespace {
 
-constexpr int64_t kMatrices = 8, kRows = 1024, kColumns = 1024;
+constexpr int64_t kMatrices = 48, kRows = 1024, kColumns = 1024;
 
 std::vector<OptimizedParameter> make_parameters() {
   std::vector<OptimizedParameter> parameters;
@@ -32,6 +32,20 @@ void ours(benchmark::State& state) {
   report(state);
 }
 BENCHMARK(ours)->UseRealTime();
+
+// Moments in mapped files that stay in memory, and such that leave it after every step (the folder is the current one).
+void in_files(benchmark::State& state, bool rests) {
+  const auto parameters = make_parameters();
+  StateMemory memory(".");
+  AdamW optimizer(parameters, std::vector<ParameterSettings>(parameters.size(), {Rule::kAdamW, 1, 0.1}), {}, &memory);
+  for (auto _ : state) {
+    optimizer.step(parameters, 1e-3, 0.5);
+    if (rests) memory.rest();
+  }
+  report(state);
+}
+BENCHMARK_CAPTURE(in_files, stay, false)->UseRealTime();
+BENCHMARK_CAPTURE(in_files, rest, true)->UseRealTime();
 
 void libtorch_fused(benchmark::State& state) {
   std::vector<at::Tensor> values, gradients, exp_avgs, exp_avg_sqs, steps;
@@ -54,6 +68,15 @@ void global_norm(benchmark::State& state) {
   report(state);
 }
 BENCHMARK(global_norm)->UseRealTime();
+
+// What the memory gives: as many bytes, half of them read and half of them written.
+void copy(benchmark::State& state) {
+  const at::Tensor from = at::randn({kMatrices * 7 * kRows, kColumns / 2});
+  at::Tensor to = at::empty_like(from);
+  for (auto _ : state) to.copy_(from);
+  report(state);
+}
+BENCHMARK(copy)->UseRealTime();
 
 }  // namespace
 }  // namespace hyperparallel::optim

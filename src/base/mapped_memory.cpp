@@ -56,10 +56,26 @@ void MappedMemory::will_need(const std::vector<std::pair<size_t, size_t>>& range
   advise();
 }
 
+void MappedMemory::take_space() {
+  if (file_ != nullptr) file_->take_space(size_);
+}
+
+void MappedMemory::populate() const {
+  if (file_ == nullptr) return;
+  ::madvise(data_, size_, MADV_WILLNEED);
+#ifdef MADV_POPULATE_READ
+  ::madvise(data_, size_, MADV_POPULATE_READ);
+#endif
+}
+
+void MappedMemory::unmap_pages() const {
+  if (file_ != nullptr) ::madvise(data_, size_, MADV_DONTNEED);
+}
+
 void MappedMemory::drop_pages() const {
   if (file_ == nullptr) return;
   ::msync(data_, size_, MS_SYNC);
-  ::madvise(data_, size_, MADV_DONTNEED);
+  unmap_pages();
   file_->drop_cache();
 }
 

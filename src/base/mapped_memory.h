@@ -31,7 +31,12 @@ class MappedMemory {
 
   // The system may begin to read these ranges (offset, size) of a file; returns at once or soon. Thread-safe.
   void will_need(const std::vector<std::pair<size_t, size_t>>& ranges) const;
-  // Gives memory of written pages back once they are in the file. Contents stay.
+  // Takes the whole of a file's space, so that memory may be written anywhere. Throws FileError.
+  void take_space();
+  void populate() const;  // returns when all of a file is in memory, or the system has no more of it
+  // Pages of a file leave the memory of the process; the system keeps what it likes. Contents stay.
+  void unmap_pages() const;
+  // The same, and the system keeps none: for measurements.
   void drop_pages() const;
 
  private:

@@ -56,6 +56,12 @@ void* ScratchFile::map(size_t bytes) {
   return memory;
 }
 
+void ScratchFile::take_space(size_t bytes) {
+  int error = EINTR;
+  while (error == EINTR) error = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(bytes));
+  if (error != 0) throw FileError(folder_, fmt::format("given {} bytes, as a scratch file", bytes), error);
+}
+
 void ScratchFile::drop_cache() const {
   ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);
 }

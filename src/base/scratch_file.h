@@ -21,7 +21,8 @@ class ScratchFile {
 
   // The file as memory of so many bytes, more than 0: what was not written is zeros. It stays mapped until munmap.
   void* map(size_t bytes);
-  void drop_cache() const;  // what is written need not stay in memory
+  void take_space(size_t bytes);  // on the disk, of so many bytes from the beginning
+  void drop_cache() const;        // what is written need not stay in memory
 
  private:
   std::filesystem::path folder_;

@@ -281,6 +281,13 @@ struct Loader::Impl {
     rewind();
   }
 
+  void set_seq_len(int64_t tokens) {
+    if (tokens == context.options.seq_len) return;
+    move_to(std::move(position));  // forgets what was made ahead
+    context.options.seq_len = tokens;
+    context.encoder.set_max_tokens(tokens);
+  }
+
   void move_to(Position to) {
     batches.reset();
     assembler.reset();
@@ -383,6 +390,11 @@ std::optional<MicroBatch> Loader::next() {
 
 nlohmann::json Loader::state() const {
   return {{"version", 1}, {"settings", impl_->settings()}, {"files", impl_->file_states()}, {"position", impl_->position}};
+}
+
+void Loader::set_seq_len(int64_t tokens) {
+  HP_CHECK(tokens > 0, "rows of {} tokens", tokens);
+  impl_->set_seq_len(tokens);
 }
 
 void Loader::restore(const nlohmann::json& state) {

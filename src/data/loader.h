@@ -66,6 +66,9 @@ class Loader {
   // through the data gave no usable sample.
   std::optional<MicroBatch> next();
 
+  // Rows hold `tokens` from the next batch on, not fewer than before. Rows that are begun are filled up.
+  void set_seq_len(int64_t tokens);
+
   // Position after the last batch that next() returned, the same on all ranks. It restores on any rank, world, number of rows
   // and number of workers.
   nlohmann::json state() const;

@@ -89,6 +89,8 @@ class SampleEncoder {
   // Reads a line with `read` and applies the policies: throws DataError only where they say error.
   Outcome load(const std::function<std::string()>& read, const SampleId& id) const;
 
+  void set_max_tokens(int64_t tokens) { options_.max_tokens = tokens; }  // while no other thread uses the encoder
+
   const Tokenizer& tokenizer() const { return tokenizer_; }
   const SampleOptions& options() const { return options_; }
   int64_t pad_id() const { return pad_id_; }

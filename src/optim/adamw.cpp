@@ -20,7 +20,7 @@ void update_chunk(const OptimizedParameter& parameter, const at::Tensor& exp_avg
 }  // namespace
 
 AdamW::AdamW(std::span<const OptimizedParameter> parameters, std::span<const ParameterSettings> settings,
-             const AdamWSettings& adamw)
+             const AdamWSettings& adamw, StateMemory* memory)
     : adamw_(adamw) {
   HP_CHECK(parameters.size() == settings.size(), "{} parameters, {} settings", parameters.size(), settings.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -28,8 +28,8 @@ AdamW::AdamW(std::span<const OptimizedParameter> parameters, std::span<const Par
     HP_CHECK(value.scalar_type() == at::kFloat || value.scalar_type() == at::kDouble, "`{}` is {}, not FP32 or FP64",
              parameters[i].name, at::toString(value.scalar_type()));
     const auto moments = value.options().dtype(value.scalar_type() == at::kDouble ? at::kDouble : adamw.moments);
-    entries_.push_back({parameters[i].name, settings[i], at::zeros(value.sizes(), moments), at::zeros(value.sizes(), moments),
-                        at::zeros({}, at::kLong)});
+    entries_.push_back({parameters[i].name, settings[i], zeros_in(memory, value.sizes(), moments),
+                        zeros_in(memory, value.sizes(), moments), at::zeros({}, at::kLong)});
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "optim/groups.h"
 #include "optim/optimizer.h"
+#include "optim/state_memory.h"
 
 namespace hyperparallel::optim {
 
@@ -23,8 +24,9 @@ struct AdamWSettings {
 
 class AdamW : public Optimizer {
  public:
-  // Moments are zero; parameters FP32 or FP64. `settings` has an entry for each parameter.
-  AdamW(std::span<const OptimizedParameter> parameters, std::span<const ParameterSettings> settings, const AdamWSettings& adamw);
+  // Moments are zero, in `memory` where it is given; parameters FP32 or FP64. `settings` has an entry for each parameter.
+  AdamW(std::span<const OptimizedParameter> parameters, std::span<const ParameterSettings> settings, const AdamWSettings& adamw,
+        StateMemory* memory = nullptr);
 
   void step(std::span<const OptimizedParameter> parameters, double lr, double coefficient) override;
 

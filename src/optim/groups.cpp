@@ -71,6 +71,7 @@ std::vector<ParameterSettings> resolve_groups(std::span<const engine::ParameterS
       settings[i].rule = rule.rule.value_or(settings[i].rule);
       settings[i].lr_scale = rule.lr_scale.value_or(settings[i].lr_scale);
       settings[i].weight_decay = rule.weight_decay.value_or(settings[i].weight_decay);
+      settings[i].schedule = rule.schedule.value_or(settings[i].schedule);
     }
     if (!matched)
       throw ConfigError("optimizer group `{}` matches none of the model's {} parameters", rule.match, parameters.size());

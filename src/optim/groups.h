@@ -19,6 +19,7 @@ struct GroupRule {
   std::optional<Rule> rule = {};
   std::optional<double> lr_scale = {};      // factor on the scheduled learning rate
   std::optional<double> weight_decay = {};  // decoupled: p *= 1 - lr * weight_decay
+  std::optional<size_t> schedule = {};      // which of the run's learning rates; 0: its first
 };
 
 // What a parameter gets that no entry matches.
@@ -34,6 +35,7 @@ struct ParameterSettings {
   Rule rule = Rule::kAdamW;
   double lr_scale = 1;
   double weight_decay = 0;
+  size_t schedule = 0;
 };
 
 // The settings of each parameter, in order. Throws ConfigError for an entry that matches no parameter, Muon for one without two

@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <set>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/trace.h"
@@ -63,24 +65,27 @@ int64_t state_bytes(Rule rule, const RuleSettings& rules, at::ScalarType master)
 
 MixedOptimizer::MixedOptimizer(std::span<const OptimizedParameter> parameters, std::span<const ParameterSpec> specs,
                                std::span<const ParameterSettings> settings, const RuleSettings& rules,
-                               const engine::Layout& layout, std::shared_ptr<dist::Group> world) {
+                               const engine::Layout& layout, std::shared_ptr<dist::Group> world)
+    : memory_(rules.state_folder) {
   HP_CHECK(parameters.size() == settings.size() && specs.size() == settings.size(), "{} parameters, {} specs, {} settings",
            parameters.size(), specs.size(), settings.size());
-  for (const Rule rule : {Rule::kSinkhorn, Rule::kMuon, Rule::kAdamW, Rule::kSparseAdam}) {
-    Leaf leaf{rule, {}, nullptr};
+  std::set<std::pair<Rule, size_t>> kinds;
+  for (const ParameterSettings& s : settings) kinds.insert({s.rule, s.schedule});
+  for (const auto& [rule, schedule] : kinds) {
+    Leaf leaf{rule, schedule, {}, nullptr};
     for (size_t i = 0; i < settings.size(); ++i) {
-      if (settings[i].rule == rule) leaf.which.push_back(i);
+      if (settings[i].rule == rule && settings[i].schedule == schedule) leaf.which.push_back(i);
     }
-    if (leaf.which.empty()) continue;
     const auto own = chosen(parameters, leaf.which);
     const auto own_specs = chosen(specs, leaf.which);
     const auto own_settings = chosen(settings, leaf.which);
     if (rule == Rule::kAdamW) {
-      leaf.optimizer = std::make_unique<AdamW>(own, own_settings, rules.adamw);
+      leaf.optimizer = std::make_unique<AdamW>(own, own_settings, rules.adamw, &memory_);
     } else if (rule == Rule::kSparseAdam) {
       leaf.optimizer = std::make_unique<SparseAdam>(own, own_settings, rules.sparse_adam, world);
     } else if (rule == Rule::kMuon) {
-      leaf.optimizer = std::make_unique<Muon>(own, own_settings, rules.muon, sources_of(own_specs, rules, layout), world);
+      leaf.optimizer =
+          std::make_unique<Muon>(own, own_settings, rules.muon, sources_of(own_specs, rules, layout), world, &memory_);
     } else {
       std::vector<TableRows> rows;
       for (const ParameterSpec& spec : own_specs) {
@@ -89,19 +94,26 @@ MixedOptimizer::MixedOptimizer(std::span<const OptimizedParameter> parameters, s
                             spec.name, spec.cut_axis);
         rows.push_back({spec.shape[0], layout.is_primary(spec)});
       }
-      leaf.optimizer = std::make_unique<Sinkhorn>(own, own_settings, rules.sinkhorn, rows, world);
+      leaf.optimizer = std::make_unique<Sinkhorn>(own, own_settings, rules.sinkhorn, rows, world, &memory_);
     }
     leaves_.push_back(std::move(leaf));
   }
 }
 
 void MixedOptimizer::step(std::span<const OptimizedParameter> parameters, double lr, double coefficient) {
+  step(parameters, std::span(&lr, 1), coefficient);
+}
+
+void MixedOptimizer::step(std::span<const OptimizedParameter> parameters, std::span<const double> rates, double coefficient) {
+  seconds_.clear();
   for (const Leaf& leaf : leaves_) {
+    HP_CHECK(leaf.schedule < rates.size(), "schedule {} of {}", leaf.schedule, rates.size());
     trace::Scope scope(to_string(leaf.rule), "optimizer");
     const double begin = monotonic_seconds();
-    leaf.optimizer->step(chosen(parameters, leaf.which), lr, coefficient);
-    seconds_[to_string(leaf.rule)] = monotonic_seconds() - begin;
+    leaf.optimizer->step(chosen(parameters, leaf.which), rates[leaf.schedule], coefficient);
+    seconds_[to_string(leaf.rule)] += monotonic_seconds() - begin;
   }
+  memory_.rest();
 }
 
 std::vector<StateTensor> MixedOptimizer::state() const {

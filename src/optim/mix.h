@@ -19,6 +19,7 @@ struct RuleSettings {
   bool head_wise = true;  // Muon takes the blocks of rows that a parameter declares as matrices for themselves
   SinkhornSettings sinkhorn;
   SparseAdamSettings sparse_adam;
+  std::filesystem::path state_folder = {};  // of the files that hold the state; empty: it is in memory. Not of tables with rows
 };
 
 // What a rule does with a parameter, for people: "muon, 6 heads of [32, 28]", "sinkhorn", "adamw".
@@ -35,10 +36,15 @@ class MixedOptimizer : public Optimizer {
                  std::span<const ParameterSettings> settings, const RuleSettings& rules, const engine::Layout& layout,
                  std::shared_ptr<dist::Group> world);
 
-  // Every rank calls it; a parameter has a gradient on all ranks or on none.
+  // Every rank calls it; a parameter has a gradient on all ranks or on none. `rates`: learning rates by
+  // ParameterSettings::schedule; one for all.
+  void step(std::span<const OptimizedParameter> parameters, std::span<const double> rates, double coefficient);
   void step(std::span<const OptimizedParameter> parameters, double lr, double coefficient) override;
   std::vector<StateTensor> state() const override;
   void on_loaded() override;
+
+  // An update is near: state in files is brought into memory while something else runs.
+  void prefetch() { memory_.prefetch(); }
 
   // Of the last step, by rule.
   const std::map<std::string, double>& seconds() const { return seconds_; }
@@ -46,9 +52,11 @@ class MixedOptimizer : public Optimizer {
  private:
   struct Leaf {
     Rule rule;
+    size_t schedule;
     std::vector<size_t> which;  // of the parameters
     std::unique_ptr<Optimizer> optimizer;
   };
+  StateMemory memory_;
   std::vector<Leaf> leaves_;
   std::map<std::string, double> seconds_;
 };

@@ -8,12 +8,12 @@
 namespace hyperparallel::optim {
 
 Muon::Muon(std::span<const OptimizedParameter> parameters, std::span<const ParameterSettings> settings, MuonSettings muon,
-           std::vector<MatrixSource> sources, std::shared_ptr<dist::Group> group)
+           std::vector<MatrixSource> sources, std::shared_ptr<dist::Group> group, StateMemory* memory)
     : muon_(std::move(muon)), exchange_(std::move(sources), std::move(group)) {
   HP_CHECK(parameters.size() == settings.size(), "{} parameters, {} settings", parameters.size(), settings.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& value = parameters[i].value;
-    entries_.push_back({parameters[i].name, settings[i], at::zeros_like(value, value.options(), at::MemoryFormat::Contiguous)});
+    entries_.push_back({parameters[i].name, settings[i], zeros_in(memory, value.sizes(), value.options())});
   }
 }
 

@@ -9,6 +9,7 @@
 #include "optim/matrix_exchange.h"
 #include "optim/newton_schulz.h"
 #include "optim/optimizer.h"
+#include "optim/state_memory.h"
 
 namespace hyperparallel::optim {
 
@@ -22,9 +23,10 @@ struct MuonSettings {
 
 class Muon : public Optimizer {
  public:
-  // `sources[i]`: where parameter i lies on the ranks of `group`, and its matrices. Momenta are of the parameters' type, zero.
+  // `sources[i]`: where parameter i lies on the ranks of `group`, and its matrices. Momenta are of the parameters' type, zero, in
+  // `memory` where it is given.
   Muon(std::span<const OptimizedParameter> parameters, std::span<const ParameterSettings> settings, MuonSettings muon,
-       std::vector<MatrixSource> sources, std::shared_ptr<dist::Group> group);
+       std::vector<MatrixSource> sources, std::shared_ptr<dist::Group> group, StateMemory* memory = nullptr);
 
   // Every rank of the group calls it; a parameter has a gradient on all ranks or on none.
   void step(std::span<const OptimizedParameter> parameters, double lr, double coefficient) override;

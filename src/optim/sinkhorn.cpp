@@ -41,7 +41,8 @@ at::Tensor divided(const at::Tensor& factor, const at::Tensor& norm, double eps)
 }  // namespace
 
 Sinkhorn::Sinkhorn(std::span<const OptimizedParameter> parameters, std::span<const ParameterSettings> settings,
-                   const SinkhornSettings& sinkhorn, std::vector<TableRows> rows, std::shared_ptr<dist::Group> group)
+                   const SinkhornSettings& sinkhorn, std::vector<TableRows> rows, std::shared_ptr<dist::Group> group,
+                   StateMemory* memory)
     : sinkhorn_(sinkhorn), group_(std::move(group)) {
   HP_CHECK(parameters.size() == settings.size() && parameters.size() == rows.size(), "{} parameters, {} settings, {} tables",
            parameters.size(), settings.size(), rows.size());
@@ -53,7 +54,7 @@ Sinkhorn::Sinkhorn(std::span<const OptimizedParameter> parameters, std::span<con
       entry.row_momentum = parameters[i].table->like();
     } else {
       HP_CHECK(value.dim() == 2, "`{}` has {} dimensions and is no table", parameters[i].name, value.dim());
-      entry.momentum = at::zeros_like(value, value.options(), at::MemoryFormat::Contiguous);
+      entry.momentum = zeros_in(memory, value.sizes(), value.options());
     }
     entries_.push_back(std::move(entry));
   }

@@ -18,6 +18,7 @@
 #include "dist/group.h"
 #include "optim/groups.h"
 #include "optim/optimizer.h"
+#include "optim/state_memory.h"
 
 namespace hyperparallel::optim {
 
@@ -37,9 +38,11 @@ struct TableRows {
 
 class Sinkhorn : public Optimizer {
  public:
-  // Momenta are of the parameters' type, zero. `weight_decay` of the settings must be 0: the rule has none.
+  // Momenta are of the parameters' type, zero, in `memory` where it is given. `weight_decay` of the settings must be 0: the rule
+  // has none.
   Sinkhorn(std::span<const OptimizedParameter> parameters, std::span<const ParameterSettings> settings,
-           const SinkhornSettings& sinkhorn, std::vector<TableRows> rows, std::shared_ptr<dist::Group> group);
+           const SinkhornSettings& sinkhorn, std::vector<TableRows> rows, std::shared_ptr<dist::Group> group,
+           StateMemory* memory = nullptr);
 
   // Every rank of the group calls it; a table has a gradient on all ranks or on none.
   void step(std::span<const OptimizedParameter> parameters, double lr, double coefficient) override;

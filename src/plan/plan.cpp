@@ -60,12 +60,12 @@ class Planner {
         const auto update = r_.updates.find(program_.parameters[i].name);
         const int64_t state = update == r_.updates.end() ? 0 : update->second.state_bytes * elements;
         if (program_.parameters[i].use == engine::ParameterUse::kTable) {
-          memory.tables += elements * r_.master_bytes + state;
+          memory.outside += elements * r_.master_bytes + state;
           continue;
         }
         memory.parameters += elements * r_.master_bytes;
         if (program_.gets_gradient[i]) memory.gradients += elements * r_.master_bytes;
-        memory.optimizer += state;
+        (r_.state_in_files ? memory.outside : memory.optimizer) += state;
       }
       plan_.ranks.push_back(memory);
     }

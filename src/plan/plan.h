@@ -34,7 +34,9 @@ struct PlannedParameter {
 
 struct RankMemory {
   int64_t parameters = 0, gradients = 0, optimizer = 0;  // bytes: masters, FP32 sums of the owned rows, optimizer state
-  int64_t tables = 0;  // bytes outside of device memory, with optimizer state, once every row was used (ParameterUse::kTable)
+  // Bytes outside of device memory: tables (ParameterUse::kTable) with their optimizer state, once every row was used, and
+  // optimizer state that lies in files.
+  int64_t outside = 0;
 };
 
 struct Collective {
@@ -103,6 +105,7 @@ struct PlanRequest {
   engine::ScheduleOptions schedule;             // as of a run
   std::function<std::string(const std::string& parameter)> part_of = {};
   std::map<std::string, PlannedUpdate> updates = {};  // by parameter
+  bool state_in_files = false;                        // optimizer state
 };
 
 Plan make_plan(const PlanRequest& request);

@@ -43,9 +43,9 @@ std::string to_table(const Plan& plan) {
   text +=
       fmt::format("  parameters {}, gradients {}, optimizer {}: {}\n", bytes_text(most.parameters), bytes_text(most.gradients),
                   bytes_text(most.optimizer), bytes_text(most.parameters + most.gradients + most.optimizer));
-  if (most.tables > 0)
-    text += fmt::format("  and outside of device memory, once every row was used, tables with their optimizer state: {}\n",
-                        bytes_text(most.tables));
+  if (most.outside > 0)
+    text += fmt::format("  and outside of device memory (tables, once every row was used, and state in files): {}\n",
+                        bytes_text(most.outside));
   text += fmt::format("\nPeak of a step on rank 0: {}, in the {}\n", bytes_text(plan.step.at_peak.total()), plan.step.where);
   for (const MemoryPart& part : memory_parts())
     text += fmt::format("  {:<46}{:>12}\n", part.meaning, bytes_text(plan.step.at_peak.*part.bytes));
@@ -84,7 +84,7 @@ std::string to_json(const Plan& plan) {
                       {"parameters", m.parameters},
                       {"gradients", m.gradients},
                       {"optimizer", m.optimizer},
-                      {"tables", m.tables}});
+                      {"outside", m.outside}});
   }
   for (const Collective& c : plan.collectives) {
     collectives.push_back({{"name", c.name},

@@ -160,6 +160,7 @@ struct OptimizerGroup {
   std::optional<Rule> optimizer;
   std::optional<double> lr_scale;
   std::optional<double> weight_decay;
+  std::optional<std::string> schedule;
 };
 
 // The learning rate of each step; the forms of tests/golden/optim/schedules.json.
@@ -175,10 +176,21 @@ struct ScheduleSection {
   int64_t decay_until = 0;  // 0: total_steps
 };
 
+// One of optimizer.schedules, for the groups that name it.
+struct NamedSchedule : ScheduleSection {
+  std::string name;
+  double lr = 0.0;  // 0: optimizer.lr
+};
+
 // Of what may be rounded beside FP32 masters.
 enum class StateDtype { kFloat32, kBFloat16 };
 constexpr auto choices(StateDtype) {
   return std::array{"float32", "bfloat16"};
+}
+
+enum class StateStorage { kMemory, kMmap };
+constexpr auto choices(StateStorage) {
+  return std::array{"memory", "mmap"};
 }
 
 struct MuonSection {
@@ -207,11 +219,14 @@ struct OptimizerSection {
   double eps = 1e-20;
   double weight_decay = 0.1;
   StateDtype moments = StateDtype::kFloat32;
+  StateStorage state_storage = StateStorage::kMemory;
+  Path state_folder;
   MuonSection muon;
   SinkhornSection sinkhorn;
   SparseAdamSection sparse_adam;
   std::vector<OptimizerGroup> groups;
   ScheduleSection schedule;
+  std::vector<NamedSchedule> schedules;
   double max_norm = 1.0;
   double router_bias_rate = 1e-3;
 };
@@ -249,6 +264,12 @@ struct BatchStage {
   int64_t global_batch_size = 0;
 };
 
+// One stage of a length ramp.
+struct LengthStage {
+  int64_t until_step = 0;
+  int64_t seq_len = 0;
+};
+
 struct TrainSection {
   int64_t steps = 1000;
   Path output;
@@ -257,6 +278,7 @@ struct TrainSection {
   int64_t local_batch_size = 1;
   int64_t global_batch_size = 1;
   std::vector<BatchStage> batch_ramp;
+  std::vector<LengthStage> length_ramp;
   std::vector<std::string> trainable;
   LossSection loss;
   Dtype dtype = Dtype::kFloat32;
@@ -314,10 +336,12 @@ struct Config {
   ProfileSection profile;
   DebugSection debug;
 
-  // The learning rates of the run, with total_steps and decay_until filled in.
-  optim::Schedule schedule() const;
+  // The learning rates of the run, with total_steps and decay_until filled in; then those of optimizer.schedules, likewise.
+  std::vector<optim::Schedule> schedules() const;
   // Rows of the step with that number, from 1: of the batch ramp, or train.global_batch_size.
   int64_t batch_size(int64_t step) const;
+  // Tokens of a row of that step: of the length ramp, or data.seq_len.
+  int64_t seq_len(int64_t step) const;
 
   std::map<std::string, std::string> sources;  // dotted key -> "tiny.yaml:3" or "command line", of what was given
 

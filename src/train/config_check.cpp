@@ -118,6 +118,16 @@ class Checker {
         complain("train.batch_ramp", fmt::format("entry {}: global_batch_size {} is not a multiple of train.local_batch_size {}",
                                                  i, stage.global_batch_size, t.local_batch_size));
     }
+    for (size_t i = 0; i < t.length_ramp.size(); ++i) {
+      const LengthStage& stage = t.length_ramp[i];
+      const int64_t next = i + 1 < t.length_ramp.size() ? t.length_ramp[i + 1].seq_len : c_.data.seq_len;
+      if (i > 0 && stage.until_step <= t.length_ramp[i - 1].until_step)
+        complain("train.length_ramp", fmt::format("entry {}: until_step {} is not above {} of the entry before", i,
+                                                  stage.until_step, t.length_ramp[i - 1].until_step));
+      if (stage.seq_len > next)
+        complain("train.length_ramp",
+                 fmt::format("entry {}: seq_len {} is more than the {} that follow; rows may only grow", i, stage.seq_len, next));
+    }
     const int64_t longest = c_.model.architecture ? c_.model.architecture->max_positions() : 0;
     if (longest > 0 && c_.data.seq_len > longest) {
       complain("data.seq_len", fmt::format("{} is more than the model's max_position_embeddings {}", c_.data.seq_len, longest));
@@ -125,11 +135,27 @@ class Checker {
   }
 
   void check_schedule() {
-    const optim::Schedule schedule = c_.schedule();
-    for (const std::string& finding : optim::check(schedule)) complain("optimizer.schedule", finding);
-    if (c_.optimizer.schedule.decay_until > schedule.total_steps) {
-      complain("optimizer.schedule.decay_until", fmt::format("{} is more than the {} steps of the schedule",
-                                                             c_.optimizer.schedule.decay_until, schedule.total_steps));
+    const std::vector<optim::Schedule> schedules = c_.schedules();
+    const auto check_one = [&](const std::string& key, const optim::Schedule& schedule, int64_t decay_until) {
+      for (const std::string& finding : optim::check(schedule)) complain(key, finding);
+      if (decay_until > schedule.total_steps)
+        complain(key + ".decay_until",
+                 fmt::format("{} is more than the {} steps of the schedule", decay_until, schedule.total_steps));
+    };
+    check_one("optimizer.schedule", schedules[0], c_.optimizer.schedule.decay_until);
+    std::vector<std::string> names;
+    for (size_t i = 0; i < c_.optimizer.schedules.size(); ++i) {
+      const NamedSchedule& named = c_.optimizer.schedules[i];
+      check_one(fmt::format("optimizer.schedules[{}]", i), schedules[i + 1], named.decay_until);
+      if (std::ranges::find(names, named.name) != names.end())
+        complain("optimizer.schedules", fmt::format("two are called `{}`", named.name));
+      names.push_back(named.name);
+    }
+    for (const OptimizerGroup& group : c_.optimizer.groups) {
+      if (!group.schedule || std::ranges::find(names, *group.schedule) != names.end()) continue;
+      complain("optimizer.groups",
+               fmt::format("`{}` names the schedule `{}`; optimizer.schedules has {}", group.match, *group.schedule,
+                           names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
     }
   }
 
@@ -159,19 +185,36 @@ int64_t Config::batch_size(int64_t step) const {
   return train.global_batch_size;
 }
 
-optim::Schedule Config::schedule() const {
-  const ScheduleSection& s = optimizer.schedule;
-  const auto total_steps = static_cast<double>(s.total_steps > 0 ? s.total_steps : train.steps);
+int64_t Config::seq_len(int64_t step) const {
+  for (const LengthStage& stage : train.length_ramp) {
+    if (step <= stage.until_step) return stage.seq_len;
+  }
+  return data.seq_len;
+}
+
+namespace {
+
+optim::Schedule schedule_of(const ScheduleSection& s, double lr, int64_t steps) {
+  const auto total_steps = static_cast<double>(s.total_steps > 0 ? s.total_steps : steps);
   return {.kind = s.kind,
           .warmup_from = s.warmup_counts_from,
           .total_steps = total_steps,
           .warmup_steps = static_cast<double>(s.warmup_steps),
-          .base_lr = optimizer.lr,
+          .base_lr = lr,
           .min_lr = s.min_lr,
           .start_lr = s.start_lr,
           .decay_ratio = s.decay_ratio,
           .stable_until = static_cast<double>(s.stable_until),
           .decay_until = s.decay_until > 0 ? static_cast<double>(s.decay_until) : total_steps};
+}
+
+}  // namespace
+
+std::vector<optim::Schedule> Config::schedules() const {
+  std::vector<optim::Schedule> all{schedule_of(optimizer.schedule, optimizer.lr, train.steps)};
+  for (const NamedSchedule& named : optimizer.schedules)
+    all.push_back(schedule_of(named, named.lr > 0 ? named.lr : optimizer.lr, train.steps));
+  return all;
 }
 
 void check_config(const Config& config, const yaml::Node& root, const LoadOptions& options, Problems& problems) {

@@ -161,6 +161,7 @@ void visit_keys(V& visit, C& c) {
         "memory (model.engram_storage)");
   visit("lr_scale", c.lr_scale, at_least(0), "factor of the learning rate");
   visit("weight_decay", c.weight_decay, at_least(0), "instead of optimizer.weight_decay");
+  visit("schedule", c.schedule, any(), "name of one of optimizer.schedules, instead of optimizer.schedule");
 }
 
 template <class V, Is<ScheduleSection> C>
@@ -178,6 +179,13 @@ void visit_keys(V& visit, C& c) {
         "part of total_steps at which `cosine` reaches min_lr");
   visit("stable_until", c.stable_until, at_least(0, "steps"), "`wsd_*`: last step of the flat part");
   visit("decay_until", c.decay_until, at_least(0, "steps"), "`wsd_*`: step that reaches min_lr; 0: total_steps");
+}
+
+template <class V, Is<NamedSchedule> C>
+void visit_keys(V& visit, C& c) {
+  visit("name", c.name, any(), "by which groups name it");
+  visit("lr", c.lr, at_least(0), "base learning rate; 0: optimizer.lr");
+  visit_keys(visit, static_cast<std::conditional_t<std::is_const_v<C>, const ScheduleSection, ScheduleSection>&>(c));
 }
 
 template <class V, Is<MuonSection> C>
@@ -215,7 +223,13 @@ void visit_keys(V& visit, C& c) {
         "decoupled decay: with `adamw` of parameters with two or more dimensions, with `muon` of matrices and gains");
   visit("moments", c.moments, any(),
         "type in which AdamW keeps its two moments; bfloat16 halves their memory and rounds each by up to 2^-9");
-  visit("groups", c.groups, any(), "other settings for some parameters: {match, optimizer, lr_scale, weight_decay}");
+  visit("state_storage", c.state_storage, any(),
+        "where moments and momenta are between updates: `memory`, or `mmap`, files that are fetched before an update and leave "
+        "memory after it");
+  visit("state_folder", c.state_folder, any(), "where these files lie, which have no names there; empty: train.output");
+  visit("groups", c.groups, any(), "other settings for some parameters: {match, optimizer, lr_scale, weight_decay, schedule}");
+  visit("schedules", c.schedules, any(),
+        "other schedules, for groups that name them: {name, lr, and the keys of optimizer.schedule}");
   visit("max_norm", c.max_norm, at_least(0), "global gradient norm above which gradients are scaled down; 0: never");
   visit("router_bias_rate", c.router_bias_rate, at_least(0), "change of a router bias per step");
   visit.section("muon", c.muon, "of parameters under Muon");
@@ -228,6 +242,12 @@ template <class V, Is<BatchStage> C>
 void visit_keys(V& visit, C& c) {
   visit("until_step", c.until_step, at_least(1, "steps"), "last step of the stage");
   visit("global_batch_size", c.global_batch_size, at_least(1, "rows"), "rows of its steps");
+}
+
+template <class V, Is<LengthStage> C>
+void visit_keys(V& visit, C& c) {
+  visit("until_step", c.until_step, at_least(1, "steps"), "last step of the stage");
+  visit("seq_len", c.seq_len, at_least(1, "tokens"), "tokens of a row of its steps");
 }
 
 template <class V, Is<DraftLossSection> C>
@@ -266,6 +286,10 @@ void visit_keys(V& visit, C& c) {
         "rows of one optimizer step over all ranks and micro-batches");
   visit("batch_ramp", c.batch_ramp, any(),
         "other sizes for the first steps, by entries in order: {until_step, global_batch_size}");
+  visit(
+      "length_ramp", c.length_ramp, any(),
+      "shorter rows for the first steps, by entries in order: {until_step, seq_len}; data.over_long says what becomes of samples "
+      "that are longer");
   visit("dtype", c.dtype, any(),
         "of computation; masters, optimizer and sums are float32. float64: all of them, to measure the rounding of the others");
   visit("threads", c.threads, between(0, 1024, "threads"),

@@ -109,6 +109,15 @@ class FieldReader {
     if (node.kind == Node::Kind::kMap && (stage.until_step == 0 || stage.global_batch_size == 0))
       problems_.error(node.complaint("until_step and global_batch_size are required"));
   }
+  void read(const Node& node, LengthStage& stage) const {
+    read_entry(node, stage);
+    if (node.kind == Node::Kind::kMap && (stage.until_step == 0 || stage.seq_len == 0))
+      problems_.error(node.complaint("until_step and seq_len are required"));
+  }
+  void read(const Node& node, NamedSchedule& schedule) const {
+    read_entry(node, schedule);
+    if (node.kind == Node::Kind::kMap && schedule.name.empty()) problems_.error(node.complaint("name is required"));
+  }
 
  private:
   template <class T>

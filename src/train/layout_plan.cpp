@@ -41,6 +41,7 @@ plan::Plan plan_of(const Config& config, int64_t ranks, models::Routing routing,
   const auto optimized = optimized_specs(request.program->parameters);
   const auto settings = parameter_settings(config, request.program->parameters);
   const optim::RuleSettings rules = rule_settings(config);
+  request.state_in_files = config.optimizer.state_storage == StateStorage::kMmap;
   for (size_t i = 0; i < optimized.size(); ++i) {
     request.updates[optimized[i].name] = {optim::describe(optimized[i], settings[i], rules),
                                           optim::state_bytes(settings[i].rule, rules, master)};

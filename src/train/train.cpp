@@ -301,7 +301,7 @@ int train(const Config& config, dist::World* world) {
                 folder.string());
   }
   if (first) write_beginning(config, trainer);
-  if (const auto schedule = config.schedule(); first && schedule.warmup_steps > schedule.total_steps) {
+  if (const auto schedule = config.schedules()[0]; first && schedule.warmup_steps > schedule.total_steps) {
     log::warn("optimizer.schedule.warmup_steps {} are more than the {} steps: the learning rate never reaches optimizer.lr",
               schedule.warmup_steps, schedule.total_steps);
   }

@@ -50,13 +50,18 @@ Trainer::Trainer(const Config& config, dist::World* world)
   schedule.micro_batches = 1;
   validation_schedule_ = make_schedule(model_->program(), schedule);
 
+  if (config.optimizer.state_storage == StateStorage::kMmap) file::create_folders(rule_settings(config).state_folder);
   const std::vector<engine::ParameterSpec> optimized = optimized_specs(model_->parameters->specs());
   for (const engine::ParameterSpec& spec : optimized) trained_.push_back(model_->parameters->find(spec.name));
   optimizer_ = std::make_unique<optim::MixedOptimizer>(optimized_parameters(), optimized,
                                                        parameter_settings(config, model_->parameters->specs()),
                                                        rule_settings(config), ranks_.layout, ranks_.groups.at("world"));
   if (config.model.switches.engram_storage == EngramStorage::kMmap)
-    prefetch_ = std::make_unique<TablePrefetch>(*model_, optimizer_->state(), ranks_.group("stage"));
+    table_prefetch_ = std::make_unique<TablePrefetch>(*model_, optimizer_->state(), ranks_.group("stage"));
+  if (config.optimizer.state_storage == StateStorage::kMmap) {
+    state_prefetch_ = std::make_unique<StatePrefetch>(model_->program(), *optimizer_);
+    model_->executor->add_observer(*state_prefetch_);
+  }
   for (const auto& [metric, segments] : model_->model->timed_segments()) {
     clocks_[metric] = std::make_unique<engine::SegmentClock>(model_->program(), segments);
     model_->executor->add_observer(*clocks_[metric]);
@@ -103,11 +108,12 @@ void Trainer::run() {
   for (auto& callback : callbacks_) callback->on_train_end(*this);
 }
 
-Trainer::StepBatches Trainer::fetch(int64_t micro_batches) {
+Trainer::StepBatches Trainer::fetch(int64_t step) {
   trace::Scope scope("wait for data", "data");
   StepBatches result;
   const double begin = monotonic_seconds();
-  for (int64_t i = 0; i < micro_batches; ++i) {
+  loader_->set_seq_len(config_.seq_len(step));
+  for (int64_t i = 0; i < step_schedule(step).micro_batches; ++i) {
     result.batches.push_back(loader_->next().value());
     const data::MicroBatch& batch = result.batches.back();
     result.supervised += batch.supervised_tokens;
@@ -133,7 +139,8 @@ void Trainer::forward_backward(StepMetrics& metrics, const StepBatches& batches)
   std::vector<engine::ValueMap> inputs;
   for (const data::MicroBatch& batch : batches.batches) inputs.push_back(model_->inputs(batch));
   metrics.extra.merge(model_->model->metrics(inputs));
-  if (prefetch_) prefetch_->begin(inputs);
+  if (table_prefetch_) table_prefetch_->begin(inputs);
+  if (state_prefetch_) state_prefetch_->begin(static_cast<int64_t>(inputs.size()));
   std::vector<double> seeds;
   for (const engine::Loss& loss : model_->program().losses) seeds.push_back(loss.weight / batches.count(loss.per));
   model_->executor->run(step_schedule(metrics.step).actions, inputs, std::vector<std::vector<double>>(inputs.size(), seeds));
@@ -235,8 +242,12 @@ bool Trainer::update(StepMetrics& metrics, const StepBatches& batches) {
   }
   consecutive_skips_ = 0;
   trace::Scope scope("optimizer", "optimizer");
-  metrics.lr = optim::learning_rate(config_.schedule(), static_cast<double>(progress_.step));
-  optimizer_->step(parameters, metrics.lr, optim::clip_coefficient(metrics.grad_norm, config_.optimizer.max_norm));
+  std::vector<double> rates;
+  for (const optim::Schedule& schedule : config_.schedules())
+    rates.push_back(optim::learning_rate(schedule, static_cast<double>(progress_.step)));
+  metrics.lr = rates[0];
+  for (size_t i = 1; i < rates.size(); ++i) metrics.extra["lr/" + config_.optimizer.schedules[i - 1].name] = rates[i];
+  optimizer_->step(parameters, rates, optim::clip_coefficient(metrics.grad_norm, config_.optimizer.max_norm));
   update_router_biases(*model_->parameters, loads_, config_.optimizer.router_bias_rate);
   model_->parameters->masters_changed();
   return true;
@@ -258,7 +269,7 @@ void Trainer::step() {
   double flops = 0;
   {
     trace::Scope scope(fmt::format("step {}", number), "step");
-    const StepBatches batches = fetch(step_schedule(number).micro_batches);
+    const StepBatches batches = fetch(number);
     for (auto& callback : callbacks_) callback->on_batches(*this, number, batches.batches);
     model_->executor->clear_counters();
     engine::reset_peak_allocated_bytes();

@@ -21,6 +21,7 @@
 #include "train/config.h"
 #include "train/metrics.h"
 #include "train/run_model.h"
+#include "train/state_prefetch.h"
 #include "train/table_prefetch.h"
 
 namespace hyperparallel::train {
@@ -87,7 +88,7 @@ class Trainer {
 
  private:
   struct StepBatches;
-  StepBatches fetch(int64_t micro_batches);
+  StepBatches fetch(int64_t step);
   void forward_backward(StepMetrics& metrics, const StepBatches& batches);
   void sum_losses(StepMetrics& metrics, const StepBatches& batches) const;
   bool has_finite_losses() const;
@@ -106,7 +107,8 @@ class Trainer {
   data::Tokenizer tokenizer_;
   std::unique_ptr<RunModel> model_;
   std::unique_ptr<optim::MixedOptimizer> optimizer_;
-  std::unique_ptr<TablePrefetch> prefetch_;                   // where tables lie in files
+  std::unique_ptr<TablePrefetch> table_prefetch_;             // where tables lie in files
+  std::unique_ptr<StatePrefetch> state_prefetch_;             // where optimizer state does
   std::vector<engine::ParameterId> trained_;                  // the optimizer's parameters, in its order
   std::map<std::string, at::Tensor> loads_;                   // router loads of the step, of all ranks
   std::unique_ptr<data::Loader> loader_, validation_loader_;  // the latter only where there are validation files

@@ -115,7 +115,8 @@ std::vector<std::string> changed_settings(const checkpoint::Checkpoint& checkpoi
     if (old == before.end() || old->second == value) continue;  // a key that the other version did not have
     const bool matters = key.starts_with("model.") || key.starts_with("data.") || key.starts_with("optimizer.") ||
                          key.starts_with("train.loss.") || key == "train.seed" || key == "train.dtype" ||
-                         key == "train.global_batch_size" || key.starts_with("train.batch_ramp");
+                         key == "train.global_batch_size" || key.starts_with("train.batch_ramp") ||
+                         key.starts_with("train.length_ramp");
     if (matters && key != "data.workers") changes.push_back(fmt::format("{}: {} -> {}", key, old->second, value));
   }
   return changes;
@@ -170,6 +171,7 @@ void restore(Trainer& trainer, const checkpoint::Checkpoint& checkpoint) {
     const nlohmann::json progress = nlohmann::json::parse(checkpoint.document(kProgressDocument));
     trainer.progress() = {progress.at("step"), progress.at("tokens"), progress.at("skipped_steps"),
                           progress.at("lowest_validation_loss"), false};
+    trainer.loader().set_seq_len(trainer.config().seq_len(trainer.progress().step));
     trainer.loader().restore(nlohmann::json::parse(checkpoint.document(kLoaderDocument)));
   } catch (const nlohmann::json::exception& error) {
     throw CheckpointError("{}: {}", checkpoint.folder().string(), error.what());

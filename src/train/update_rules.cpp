@@ -18,7 +18,12 @@ std::vector<optim::ParameterSettings> parameter_settings(const Config& config, c
   const std::vector<engine::ParameterSpec> optimized = optimized_specs(specs);
   std::vector<optim::GroupRule> rules;
   for (const OptimizerGroup& group : optimizer.groups) {
-    rules.push_back({group.match, group.optimizer, group.lr_scale, group.weight_decay});
+    std::optional<size_t> schedule;
+    if (group.schedule) {
+      const auto named = std::ranges::find(optimizer.schedules, *group.schedule, &NamedSchedule::name);
+      schedule = 1 + static_cast<size_t>(named - optimizer.schedules.begin());
+    }
+    rules.push_back({group.match, group.optimizer, group.lr_scale, group.weight_decay, schedule});
     const auto matches = [&](const engine::ParameterSpec& spec) { return glob_matches(group.match, spec.name); };
     const auto found = std::ranges::find_if(specs, matches);
     if (found != specs.end() && std::ranges::none_of(optimized, matches))
@@ -50,6 +55,7 @@ optim::RuleSettings rule_settings(const Config& config) {
                     .threshold = c.sinkhorn.threshold,
                     .update_scale = c.sinkhorn.update_scale};
   rules.sparse_adam = {c.sparse_adam.betas.at(0), c.sparse_adam.betas.at(1), c.sparse_adam.eps};
+  if (c.state_storage == StateStorage::kMmap) rules.state_folder = c.state_folder.empty() ? config.train.output : c.state_folder;
   return rules;
 }
 

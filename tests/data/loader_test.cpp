@@ -129,6 +129,33 @@ TEST_F(LoaderTest, ResumingAtEveryPositionContinuesTheSameStream) {
   }
 }
 
+TEST_F(LoaderTest, RowsGrowAndResumingBeforeAtAndAfterThatContinuesTheSameStream) {
+  const auto length_of = [](int batch) { return batch < 6 ? 32 : batch < 11 ? 40 : 48; };
+  for (const OverLong policy : {OverLong::kDrop, OverLong::kTruncate}) {
+    LoaderOptions with = options();
+    with.sample.over_long = policy;
+    Loader whole(tiny_tokenizer(), with);
+    std::vector<json> states;
+    std::vector<std::string> expected;
+    for (int i = 0; i < 20; ++i) {
+      whole.set_seq_len(length_of(i));
+      states.push_back(whole.state());
+      const MicroBatch batch = *whole.next();
+      EXPECT_EQ(batch.seq_len, length_of(i));
+      expected.push_back(text_of(batch));
+    }
+    for (int at = 0; at < 20; ++at) {
+      Loader resumed(tiny_tokenizer(), with);
+      resumed.set_seq_len(length_of(at));
+      resumed.restore(json::parse(states[at].dump()));
+      for (int i = at; i < std::min(at + 6, 20); ++i) {
+        resumed.set_seq_len(length_of(i));
+        ASSERT_EQ(text_of(*resumed.next()), expected[i]) << "resumed at " << at << ", batch " << i;
+      }
+    }
+  }
+}
+
 TEST_F(LoaderTest, RewindingGivesTheSameBatchesAgainFromAnywhereAndAfterTheEnd) {
   for (const int64_t workers : {0, 2}) {
     LoaderOptions with = options();

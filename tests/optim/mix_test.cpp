@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "dist/group.h"
+#include "support/scratch.h"
 
 namespace hyperparallel::optim {
 namespace {
@@ -84,6 +85,46 @@ TEST(MixedOptimizer, SinkhornOfColumnsThatLieOnSeveralRanksIsRefused) {
   const std::vector<OptimizedParameter> parameters{{"down", at::zeros({4, 3}), {}}};
   const std::vector<ParameterSettings> settings{{Rule::kSinkhorn, 1, 0}};
   EXPECT_THROW(MixedOptimizer(parameters, specs, settings, {}, layout, dist::self_group()), ConfigError);
+}
+
+// Parameters of all rules, and how they move in three steps.
+std::vector<at::Tensor> moved(const std::vector<GroupRule>& groups, const std::vector<double>& rates, const RuleSettings& rules) {
+  const auto specs = some_specs();
+  const auto settings = resolve_groups(specs, {.as_declared = true}, groups);
+  std::vector<OptimizedParameter> parameters;
+  for (const ParameterSpec& s : specs) {
+    const at::Tensor wave = at::arange(volume(s.shape), at::kFloat).add(0.3).reshape(s.shape);
+    parameters.push_back({s.name, at::sin(wave), at::cos(wave * 1.7)});
+  }
+  MixedOptimizer mixed(parameters, specs, settings, rules, {}, dist::self_group());
+  for (int step = 0; step < 3; ++step) {
+    mixed.prefetch();
+    mixed.step(parameters, rates, 0.5);
+  }
+  std::vector<at::Tensor> values;
+  for (const OptimizedParameter& parameter : parameters) values.push_back(parameter.value);
+  for (const StateTensor& tensor : mixed.state()) values.push_back(tensor.value);
+  return values;
+}
+
+void expect_same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].equal(b[i])) << i;
+}
+
+TEST(MixedOptimizer, StateInFilesHasTheBitsOfThatInMemory) {
+  const Scratch folder;
+  RuleSettings in_files;
+  in_files.state_folder = folder.path();
+  expect_same(moved({}, {0.01}, {}), moved({}, {0.01}, in_files));
+}
+
+TEST(MixedOptimizer, AGroupFollowsItsOwnSchedule) {
+  const auto all = moved({}, {0.01}, {}), other = moved({{.match = "layers.0.*", .schedule = 1}}, {0.02, 0.01}, {}),
+             ngrams = moved({}, {0.02}, {});
+  for (size_t i : {0, 1, 2, 3, 5}) EXPECT_TRUE(other[i].equal(all[i])) << i;
+  EXPECT_TRUE(other[4].equal(ngrams[4]));
+  EXPECT_FALSE(other[4].equal(all[4]));
 }
 
 TEST(MixedOptimizer, EachParameterMovesAsItsRuleAlone) {

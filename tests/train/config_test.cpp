@@ -238,6 +238,14 @@ TEST_F(ConfigTest, RulesBetweenKeysAreChecked) {
               HasSubstr("optimizer.schedule.decay_until: 6 is more than the 5 steps of the schedule"));
   load({"--train.steps=5", "--optimizer.schedule.warmup_steps=6"});  // a short try of a long recipe
   EXPECT_THAT(errors({"--optimizer.groups=[{lr_scale: 2}]"}), HasSubstr("optimizer.groups[0]: match is required"));
+  EXPECT_THAT(errors({"--optimizer.groups=[{match: a, schedule: slow}]"}),
+              HasSubstr("optimizer.groups: `a` names the schedule `slow`; optimizer.schedules has none"));
+  EXPECT_THAT(errors({"--optimizer.schedules=[{name: a}, {name: a, min_lr: 1}, {lr: 3}]"}),
+              AllOf(HasSubstr("two are called `a`"), HasSubstr("optimizer.schedules[2]: name is required"),
+                    HasSubstr("optimizer.schedules[1]: the lowest learning rate 1")));
+  EXPECT_THAT(errors({"--train.length_ramp=[{until_step: 5, seq_len: 64}, {until_step: 5, seq_len: 32}]"}),
+              AllOf(HasSubstr("entry 1: until_step 5 is not above 5"),
+                    HasSubstr("entry 0: seq_len 64 is more than the 32 that follow; rows may only grow")));
   EXPECT_THAT(errors({"--data.train=[{weight: 2}]"}), HasSubstr("data.train[0]: path is required"));
   EXPECT_THAT(errors({"--data.train=[{path: a, wieght: 2}]"}),
               HasSubstr("unknown key data.train[0].wieght; the nearest known key is weight"));
@@ -254,12 +262,13 @@ TEST_F(ConfigTest, TrainingNeedsItsFiles) {
 }
 
 TEST_F(ConfigTest, ScheduleIsFilledIn) {
-  optim::Schedule schedule = load({"--train.steps=20", "--optimizer.lr=0.5", "--optimizer.schedule.kind=wsd_linear"}).schedule();
+  optim::Schedule schedule =
+      load({"--train.steps=20", "--optimizer.lr=0.5", "--optimizer.schedule.kind=wsd_linear"}).schedules()[0];
   EXPECT_EQ(schedule.kind, ScheduleKind::kWsdLinear);
   EXPECT_EQ(schedule.base_lr, 0.5);
   EXPECT_EQ(schedule.total_steps, 20);
   EXPECT_EQ(schedule.decay_until, 20);
-  EXPECT_EQ(load({"--optimizer.schedule.total_steps=7"}).schedule().total_steps, 7);
+  EXPECT_EQ(load({"--optimizer.schedule.total_steps=7"}).schedules()[0].total_steps, 7);
 }
 
 TEST_F(ConfigTest, ArgumentsServeHelpAndPrinting) {

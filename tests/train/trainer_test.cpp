@@ -66,15 +66,22 @@ TEST(Trainer, LearnsAndReportsEveryStep) {
   }
 }
 
-TEST(Trainer, ResumedTwiceGivesTheBitsOfARunThatWasNotStopped) {
-  Trainer whole(tiny());
+// Also with everything that changes from step to step, across its borders.
+class ResumedTrainer : public testing::TestWithParam<std::vector<std::string>> {};
+
+TEST_P(ResumedTrainer, GivesTheBitsOfARunThatWasNotStopped) {
+  const auto tiny_with = [](std::vector<std::string> overrides) {
+    overrides.insert(overrides.end(), GetParam().begin(), GetParam().end());
+    return tiny(overrides);
+  };
+  Trainer whole(tiny_with({}));
   const auto expected = run_to(whole, 7);
 
   const Scratch folder;
   std::vector<StepMetrics> steps;
   std::map<std::string, at::Tensor> parameters;
   for (const int64_t last : {3, 5, 7}) {
-    Trainer part(tiny(last == 5 ? std::vector<std::string>{"--data.workers=2"} : std::vector<std::string>{}));
+    Trainer part(tiny_with(last == 5 ? std::vector<std::string>{"--data.workers=2"} : std::vector<std::string>{}));
     checkpoint::CheckpointStore store(folder.path());
     if (last > 3) restore(part, store.open(*store.latest()));
     for (const StepMetrics& step : run_to(part, last)) steps.push_back(step);
@@ -89,6 +96,37 @@ TEST(Trainer, ResumedTwiceGivesTheBitsOfARunThatWasNotStopped) {
     EXPECT_EQ(steps[i].extra.at("moe/bias_abs_max"), expected[i].extra.at("moe/bias_abs_max"));
   }
   expect_same_bits(parameters, parameters_of(whole));
+}
+
+INSTANTIATE_TEST_SUITE_P(Constant, ResumedTrainer, testing::Values(std::vector<std::string>{}));
+INSTANTIATE_TEST_SUITE_P(Changing, ResumedTrainer,
+                         testing::Values(std::vector<std::string>{
+                             "--train.length_ramp=[{until_step: 2, seq_len: 64}, {until_step: 3, seq_len: 80}]",
+                             "--train.batch_ramp=[{until_step: 4, global_batch_size: 2}]", "--optimizer.name=muon",
+                             "--optimizer.schedules=[{name: slow, lr: 1e-4, kind: cosine, warmup_steps: 5}]",
+                             "--optimizer.groups=[{match: '*.wq_?.weight', schedule: slow}]", "--optimizer.state_storage=mmap",
+                             "--optimizer.state_folder=/tmp", "--model.engram_storage=mmap", "--model.engram_folder=/tmp"}));
+
+TEST(Trainer, ARowGrowsWithTheRampAndGroupsHaveTheirOwnRates) {
+  class Look : public TrainerCallback {
+   public:
+    explicit Look(std::vector<int64_t>& widths) : widths_(widths) {}
+    void on_batches(Trainer&, int64_t, const std::vector<data::MicroBatch>& batches) override {
+      widths_.push_back(batches.at(0).seq_len);
+    }
+
+   private:
+    std::vector<int64_t>& widths_;
+  };
+  Trainer trainer(tiny({"--train.length_ramp=[{until_step: 2, seq_len: 64}, {until_step: 3, seq_len: 80}]",
+                        "--optimizer.schedules=[{name: slow, kind: linear_to_min, lr: 0.5}]", "--train.steps=4",
+                        "--optimizer.groups=[{match: model.norm.weight, schedule: slow}]"}));
+  std::vector<int64_t> widths;
+  trainer.add(std::make_unique<Look>(widths));
+  const auto steps = run_to(trainer, 4);
+  EXPECT_THAT(widths, testing::ElementsAre(64, 64, 80, trainer.config().data.seq_len));
+  EXPECT_EQ(steps[0].extra.at("lr/slow"), 0.5);
+  EXPECT_EQ(steps[2].extra.at("lr/slow"), 0.25);
 }
 
 TEST(Trainer, SettingsThatChangedSinceTheCheckpointAreTold) {
