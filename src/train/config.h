@@ -255,6 +255,7 @@ struct LossSection {
   double balance = 1e-4;
   double indexer = 1.0;
   Teacher indexer_teacher = Teacher::kCompressed;
+  bool indexer_dense = false;
   DraftLossSection draft;
 };
 

@@ -13,6 +13,7 @@ class Checker {
     check_unfinished();
     check_parallel();
     check_batch();
+    check_losses();
     check_schedule();
     const auto check_betas = [&](const char* key, const std::vector<double>& betas) {
       if (betas.size() != 2) complain(key, fmt::format("expected two numbers, found {}", betas.size()));
@@ -101,6 +102,11 @@ class Checker {
       if (degree == 0) complain(fmt::format("parallel.{}", name), "expected 1 or more, or -1, found 0");
     }
     if (p.pp != 1) unfinished("parallel.pp", fmt::format("degree {}", p.pp), "1");
+  }
+
+  void check_losses() {
+    const LossSection& loss = c_.train.loss;
+    if (loss.indexer_dense && loss.indexer == 0) complain("train.loss.indexer_dense", "needs a train.loss.indexer above 0");
   }
 
   void check_batch() {

@@ -272,6 +272,9 @@ void visit_keys(V& visit, C& c) {
         "stands still");
   visit("indexer_teacher", c.indexer_teacher, any(),
         "which attention it follows: that over chosen groups and sink, or over the window as well, cut to the chosen groups");
+  visit("indexer_dense", c.indexer_dense, any(),
+        "dense warm-up: attention and the indexer's loss go over all groups instead of chosen ones; with train.trainable "
+        "`*.attn.indexer.*` the rest stands still");
   visit.section("draft", c.draft, "of the draft layers (num_nextn_predict_layers), which reaches nothing but them");
 }
 

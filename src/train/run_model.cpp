@@ -46,6 +46,7 @@ models::ProgramOptions program_options(const Config& config, const engine::Layou
   options.losses = {loss.z,
                     loss.balance,
                     loss.indexer,
+                    loss.indexer_dense,
                     loss.indexer_teacher == Teacher::kWindow,
                     {draft.weight, draft.cross_entropy, draft.distance, draft.confidence,
                      draft.confidence_target == ConfidenceTarget::kHard, draft.decay, draft.anchors}};

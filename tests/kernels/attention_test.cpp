@@ -92,6 +92,47 @@ TEST(AttentionWindow, WithoutGroupsTheWindowAloneIsSeen) {
   EXPECT_CLOSE(out, p.dense(p.inputs()), 1e-13);
 }
 
+// Every document has as many groups as half its tokens, and a query sees those that are whole.
+TEST_P(Attention, WithAllVisibleGroupsItEqualsChoosingThem) {
+  AttentionProblem p = GetParam();
+  std::vector<int64_t> first, count, chosen;
+  int64_t groups = 0, most = 0;
+  for (int64_t length : p.documents) {
+    for (int64_t t = 0; t < length; ++t) first.push_back(groups), count.push_back((t + 1) / 2);
+    groups += length / 2;
+    most = std::max(most, length / 2);
+  }
+  for (int64_t t = 0; t < p.tokens; ++t) {
+    for (int64_t i = 0; i < most; ++i) chosen.push_back(i < count[t] ? first[t] + i : -1);
+  }
+  p.groups = groups;
+  p.k = most;
+  p.compressed_kv = normal({groups, p.d}, "compressed");
+  p.topk = integers(chosen).view({p.tokens, most}).to(at::kInt);
+  const VisibleGroups visible{integers(first), integers(count)};
+  const at::Tensor expected = p.dense(p.inputs()), cotangent = normal(expected.sizes(), "cotangent");
+  const Tensors derived = gradients([&](const Tensors& x) { return p.dense(x); }, p.inputs(), cotangent);
+  for (int64_t chunk : {1, 7, 128}) {
+    const AttentionShape shape{p.window, chunk};
+    const auto f = [&](const Tensors& x) {
+      return dense_attention(x[0], x[1], x[2], visible, x[3], at::arange(p.tokens), p.start, shape);
+    };
+    EXPECT_CLOSE(f(p.inputs()), expected, 1e-13) << chunk;
+    const Tensors ours = gradients(f, p.inputs(), cotangent);
+    for (size_t i = 0; i < ours.size(); ++i) EXPECT_CLOSE(ours[i], derived[i], 1e-12) << "input " << i << ", chunk " << chunk;
+    for (const bool windowed : {false, true}) {
+      const at::Tensor sums =
+          chosen_attention(p.q, p.window_kv, p.compressed_kv, p.topk, p.sink, at::arange(p.tokens), p.start, shape, windowed);
+      for (int64_t t = 0; t < p.tokens; t += 3) {
+        const GroupAttention found = visible_attention(p.q, p.window_kv, p.compressed_kv, visible, p.sink, at::arange(p.tokens),
+                                                       p.start, shape, windowed, t, 1);
+        ASSERT_EQ(found.sums.size(1), count[t]);
+        EXPECT_CLOSE(found.sums[0], sums[t].narrow(0, 0, count[t]), 1e-13);
+      }
+    }
+  }
+}
+
 TEST(AttentionWindow, OneDocumentDoesNotFeelAnother) {
   const AttentionProblem p({8, 6}, 5, 0, 0);
   Tensors changed = p.inputs();

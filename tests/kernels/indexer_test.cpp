@@ -1,3 +1,5 @@
+#include "kernels/indexer/dense_loss.h"
+#include "kernels/indexer/loss.h"
 #include "kernels/indexer/op.h"
 
 #include <algorithm>
@@ -174,6 +176,55 @@ TEST(Indexer, ChoicesDoNotDependOnTheThreadCountNorOnStrides) {
   strided_queries.q = strided(p.queries.q);
   strided_queries.weights = strided(p.queries.weights);
   EXPECT_SAME_BITS(choose_groups(strided_queries, strided(p.keys), 5, {2, 4}, {}, 500).topk, run());
+}
+
+// The loss over all visible groups, against autograd on whole matrices; and against the sparse loss of all of them chosen.
+TEST(DenseIndexerLoss, ValueAndGradientsEqualThePlainOneInAnyChunks) {
+  for (const auto& lengths : {std::vector<int64_t>{13}, {1}, {7, 2, 12}, {1, 1}}) {
+    const Layout layout(lengths, 2);
+    const int64_t heads = 3, d = 5, index_heads = 4, index_d = 6;
+    std::vector<int64_t> starts;
+    for (int64_t length : lengths) starts.insert(starts.end(), length, static_cast<int64_t>(starts.size()));
+    const at::Tensor counted = at::arange(layout.tokens).remainder(5).ne(3);
+    const Tensors inputs{normal({layout.tokens, index_heads, index_d}, "iq"), normal({layout.tokens, index_heads}, "iw"),
+                         normal({layout.groups, index_d}, "ik")};
+    for (const bool windowed : {false, true}) {
+      const DenseTeacher teacher{normal({layout.tokens, heads, d}, "q"),
+                                 normal({layout.tokens, d}, "window"),
+                                 normal({layout.groups, d}, "compressed"),
+                                 normal({heads}, "sink"),
+                                 at::arange(layout.tokens),
+                                 integers(starts),
+                                 {4, 5},
+                                 windowed};
+      const auto ours = [&](const Tensors& x) {
+        return dense_indexer_loss({x[0], x[1], integers(layout.first), integers(layout.count)}, x[2], teacher, counted);
+      };
+      const auto plain = [&](const Tensors& x) {
+        std::vector<int64_t> chosen;
+        int64_t most = 0;
+        for (int64_t count : layout.count) most = std::max(most, count);
+        for (int64_t t = 0; t < layout.tokens; ++t) {
+          for (int64_t i = 0; i < most; ++i) chosen.push_back(i < layout.count[t] ? layout.first[t] + i : -1);
+        }
+        const at::Tensor topk = integers(chosen).view({layout.tokens, most}).to(at::kInt);
+        const at::Tensor attention = chosen_attention(teacher.q, teacher.window_kv, teacher.compressed_kv, topk, teacher.sink,
+                                                      teacher.row, teacher.start, teacher.shape, windowed);
+        const IndexQueries queries{x[0], x[1], {}, {}};
+        return (indexer_loss(chosen_scores(queries, x[2], topk, 7), attention, topk) * counted).sum();
+      };
+      EXPECT_CLOSE(ours(inputs), plain(inputs), 1e-12);
+      const at::Tensor cotangent = at::full({}, 0.7, at::kDouble);
+      const Tensors own = gradients(ours, inputs, cotangent);
+      if (layout.groups == 0) {
+        for (const at::Tensor& gradient : own) EXPECT_EQ(gradient.abs().sum().item<double>(), 0);
+        continue;
+      }
+      const Tensors derived = gradients(plain, inputs, cotangent);
+      for (size_t i = 0; i < own.size(); ++i) EXPECT_CLOSE(own[i], derived[i], 1e-11) << i;
+      expect_finite_differences(ours, inputs);
+    }
+  }
 }
 
 }  // namespace

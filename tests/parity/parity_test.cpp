@@ -111,6 +111,17 @@ std::vector<Layout> table_layouts() {
        kBalancedTables},
   };
 }
+// The dense stage of the indexer: nothing is chosen, and nothing else learns.
+std::vector<Layout> dense_layouts() {
+  const Data dense{"--train.loss.indexer_dense", "--train.trainable=['*.attn.indexer.*']"};
+  return {{"Tp2Cp2Balanced",
+           4,
+           {"--parallel.tp=2", "--parallel.cp=2", "--parallel.cp_shard=balanced", "--recompute.mode=full"},
+           {},
+           dense}};
+}
+INSTANTIATE_TEST_SUITE_P(DenseIndexer, Parity, testing::ValuesIn(dense_layouts()), kName);
+
 INSTANTIATE_TEST_SUITE_P(Tables, Parity, testing::ValuesIn(table_layouts()), kName);
 
 TEST(ParityInDouble, TablesOutsideOfDeviceMemoryMoveAsThoseInside) {

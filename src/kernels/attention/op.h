@@ -27,6 +27,28 @@ at::Tensor csa2_attention(const at::Tensor& q, const at::Tensor& window_kv, cons
                           const at::Tensor& topk, const at::Tensor& sink, const at::Tensor& row, const at::Tensor& start,
                           const AttentionShape& shape);
 
+// Groups that a query may see, instead of chosen ones: first[t] .. first[t] + count[t] - 1, int64 [tokens].
+struct VisibleGroups {
+  at::Tensor first, count;
+};
+// csa2_attention with all visible groups as topk: the dense stage before an indexer is trained. Chunks hold at most 8 Mi logits,
+// or one query's.
+at::Tensor dense_attention(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv,
+                           const VisibleGroups& groups, const at::Tensor& sink, const at::Tensor& row, const at::Tensor& start,
+                           const AttentionShape& shape);
+
+// How much attention each visible group gets of queries `first` .. `first + rows - 1`, as chosen_attention says; never
+// differentiated.
+struct GroupAttention {
+  int64_t first_group;  // of those that any of the queries sees
+  at::Tensor sums;      // [rows, groups] in the math type, 0 where not visible
+  at::Tensor blocked;   // bool [rows, groups]: not visible
+};
+GroupAttention visible_attention(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv,
+                                 const VisibleGroups& groups, const at::Tensor& sink, const at::Tensor& row,
+                                 const at::Tensor& start, const AttentionShape& shape, bool windowed, int64_t first,
+                                 int64_t rows);
+
 // How much attention each chosen group gets, for the indexer's loss: p of above summed over the heads, [tokens, k] in the math
 // type, 0 where topk is -1. `windowed` false: the softmax is over the chosen groups and the sink alone. Never differentiated.
 at::Tensor chosen_attention(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv,

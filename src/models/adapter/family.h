@@ -48,6 +48,7 @@ struct AuxiliaryLosses {
   double z = 0;                    // of the vocabulary's log(sum of exp), squared
   double balance = 0;              // of experts within a sequence
   double indexer = 0;              // Kullback-Leibler divergence of index scores from attention
+  bool dense_indexer = false;      // attention and this loss go over all groups that a query sees, before any is chosen
   bool window_in_teacher = false;  // the attention over window, sink and chosen groups is cut to these, not that without a window
   DraftLoss draft = {};
 };

@@ -3,6 +3,7 @@
 #include "kernels/attention/op.h"
 
 #include "kernels/compress/op.h"
+#include "kernels/indexer/dense_loss.h"
 #include "kernels/indexer/loss.h"
 #include "kernels/norm/op.h"
 #include "kernels/quantise/op.h"
@@ -60,7 +61,7 @@ class AttentionLayer {
       builder_.published = {add_continued(builder_, compressed, KeptRows::Kind::kGroups, ratio_),
                             add_continued(builder_, index_keys, KeptRows::Kind::kGroups, ratio_)};
     }
-    if (text_.is_index_source(layer_)) add_selection();
+    if (text_.is_index_source(layer_) && !is_dense()) add_selection();
     const ValueId part = add_attend(halo);
     return leave_tokens(builder_, layer_name(layer_) + ".attn_out", part);
   }
@@ -75,6 +76,8 @@ class AttentionLayer {
   // NOTE [Training the indexer]: its values have gradients where its loss is on, and then from this loss alone; their inputs are
   // detached, so that it reaches nothing but the indexer. Without it they are discrete and its parameters stand still.
   bool trains_indexer() const { return builder_.has_indexer_loss(); }
+  // NOTE [Dense stage]: no group is chosen; every layer attends to all that a query sees, and the indexer learns from all.
+  bool is_dense() const { return trains_indexer() && builder_.options.losses.dense_indexer; }
   ValueId index_value(const std::string& name, engine::Shape shape) {
     return trains_indexer() ? program_.value(name, std::move(shape)) : program_.choice(name, std::move(shape));
   }
@@ -249,29 +252,72 @@ class AttentionLayer {
     builder_.indexer_losses.push_back(loss);
   }
 
+  void add_dense_indexer_loss(ParameterId sink, ValueId halo, ValueId window_kv) {
+    const std::string layer = layer_name(layer_);
+    const ValueId compressed = builder_.published.compressed, index_keys = builder_.published.index_keys,
+                  keys = builder_.inputs.window_rows, row = builder_.inputs.key_row, start = builder_.inputs.document_start,
+                  counted = builder_.inputs.counted, loss = program_.value(layer + ".indexer_loss", {});
+    std::vector<ValueId> reads{index_q_,      index_weights_, index_keys, q_,    window_kv, compressed,
+                               groups_.first, groups_.count,  row,        start, counted};
+    if (halo.valid()) reads.insert(reads.end(), {halo, keys});
+    program_.segment(
+        name_ + ".dense_loss", reads, {loss}, {sink},
+        [=, index_q = index_q_, index_weights = index_weights_, groups = groups_, q = q_, heads = text_.index_n_heads,
+         shape = kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk},
+         windowed = builder_.options.losses.window_in_teacher](SegmentRun& run) {
+          const auto sum_over_tp = [&](const at::Tensor& part) {
+            return run.group("tp").all_reduce(part, layer + ".dense_loss").wait();
+          };
+          const kernels::IndexQueries queries{
+              run.read(index_q), run.read(index_weights), run.read(groups.first), run.read(groups.count), heads, sum_over_tp};
+          const kernels::DenseTeacher teacher{run.read(q).detach(),
+                                              window_keys(run, window_kv, halo, keys).detach(),
+                                              run.read(compressed).detach(),
+                                              run.parameter(sink).detach(),
+                                              run.read(row),
+                                              run.read(start),
+                                              shape,
+                                              windowed};
+          run.make(loss, kernels::dense_indexer_loss(queries, run.read(index_keys), teacher, run.read(counted)));
+        });
+    builder_.indexer_losses.push_back(loss);
+  }
+
   // This rank's heads: its part of the layer's output.
   ValueId add_attend(ValueId halo) {
     const AttentionOutput output = add_attention_output(builder_, prefix_);
     const ValueId row = builder_.inputs.key_row, start = builder_.inputs.document_start, keys = builder_.inputs.window_rows;
     const ValueId out = program_.value(name_ + ".partial", {"tokens", text_.hidden_size});
     const ValueId compressed = ratio_ > 0 ? builder_.published.compressed : ValueId{},
-                  topk = ratio_ > 0 ? builder_.topk : ValueId{};
+                  topk = ratio_ > 0 && !is_dense() ? builder_.topk : ValueId{};
     if (halo.valid()) program_.wait(halo);
     const ValueId window_kv = add_continued(builder_, window_kv_, KeptRows::Kind::kWindow);
-    if (trains_indexer() && text_.is_index_source(layer_)) add_indexer_loss(output.sink, halo, window_kv);
+    if (trains_indexer() && text_.is_index_source(layer_)) {
+      is_dense() ? add_dense_indexer_loss(output.sink, halo, window_kv) : add_indexer_loss(output.sink, halo, window_kv);
+    }
     std::vector<ValueId> reads{q_, window_kv, row, start, rope_.cos, rope_.sin};
     if (halo.valid()) reads.insert(reads.end(), {halo, keys});
-    if (ratio_ > 0) reads.insert(reads.end(), {compressed, topk});
-    program_.segment(name_ + ".attend", reads, {out}, {output.sink, output.wo_a, output.wo_b},
-                     [=, q = q_, rope = rope_,
-                      shape = kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk}](SegmentRun& run) {
-                       const at::Tensor near_kv = window_keys(run, window_kv, halo, keys);
-                       const at::Tensor far_kv = compressed.valid() ? run.read(compressed) : at::Tensor();
-                       const at::Tensor far = topk.valid() ? run.read(topk) : at::Tensor();
-                       const at::Tensor mixed = kernels::csa2_attention(
-                           run.read(q), near_kv, far_kv, far, run.parameter(output.sink), run.read(row), run.read(start), shape);
-                       run.make(out, output(run, mixed, table_of(run, rope)));
-                     });
+    if (compressed.valid()) reads.push_back(compressed);
+    if (topk.valid()) reads.push_back(topk);
+    const bool dense = ratio_ > 0 && is_dense();
+    if (dense) reads.insert(reads.end(), {groups_.first, groups_.count});
+    program_.segment(
+        name_ + ".attend", reads, {out}, {output.sink, output.wo_a, output.wo_b},
+        [=, q = q_, rope = rope_, groups = groups_,
+         shape = kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk}](SegmentRun& run) {
+          const at::Tensor near_kv = window_keys(run, window_kv, halo, keys);
+          const at::Tensor far_kv = compressed.valid() ? run.read(compressed) : at::Tensor();
+          const at::Tensor far = topk.valid() ? run.read(topk) : at::Tensor();
+          const at::Tensor sink = run.parameter(output.sink);
+          at::Tensor mixed;
+          if (dense) {
+            mixed = kernels::dense_attention(run.read(q), near_kv, far_kv, {run.read(groups.first), run.read(groups.count)}, sink,
+                                             run.read(row), run.read(start), shape);
+          } else {
+            mixed = kernels::csa2_attention(run.read(q), near_kv, far_kv, far, sink, run.read(row), run.read(start), shape);
+          }
+          run.make(out, output(run, mixed, table_of(run, rope)));
+        });
     return out;
   }
 

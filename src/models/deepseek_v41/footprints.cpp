@@ -139,6 +139,12 @@ class Declaration {
   }
 
   void add_indexer_loss(const std::string& name, const std::string& groups) {
+    const Dimension index_rows = "index.rows", all = groups + ".gathered";
+    const int64_t own_heads = layout_.part(t_.index_n_heads, "tp"), attention_heads = layout_.part(t_.num_attention_heads, "tp");
+    set(name + ".dense_loss",
+        {{math({"tokens", own_heads, t_.index_head_dim}), math({"tokens", own_heads}), math({all, t_.index_head_dim})},
+         {math({3, index_rows, attention_heads, all}), math({3, index_rows, own_heads, all})},
+         {math({"tokens", own_heads, t_.index_head_dim}), math({all, t_.index_head_dim})}});
     if (!footprints_.has(name + ".student")) return;
     const int64_t hd = t_.head_dim, heads = layout_.part(t_.num_attention_heads, "tp"), width = t_.index_head_dim,
                   index_heads = layout_.part(t_.index_n_heads, "tp");
