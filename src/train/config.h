@@ -136,7 +136,7 @@ struct ParallelSection {
 };
 
 struct KernelsSection {
-  Kernel attention = Kernel::kReference;
+  Kernel attention = Kernel::kFused;
   Kernel indexer = Kernel::kReference;
   Kernel moe = Kernel::kReference;
   Kernel mhc = Kernel::kReference;

@@ -39,6 +39,7 @@ models::ProgramOptions program_options(const Config& config, const engine::Layou
   if (kernels.attention_chunk > 0) options.attention_chunk = kernels.attention_chunk;
   if (kernels.index_chunk > 0) options.index_chunk_elements = kernels.index_chunk;
   if (kernels.cross_entropy_chunk > 0) options.cross_entropy_chunk = kernels.cross_entropy_chunk;
+  options.fused_attention = kernels.attention == Kernel::kFused;
   const LossSection& loss = config.train.loss;
   options.trainable = config.train.trainable;
   if (config.model.switches.engram_storage == EngramStorage::kMmap) options.table_folder = table_folder(config);

@@ -16,7 +16,8 @@ namespace hyperparallel::kernels {
 
 struct AttentionShape {
   int64_t window = 0;
-  int64_t chunk = 128;  // queries per chunk, at most
+  int64_t chunk = 128;  // queries per chunk of the reference, at most
+  bool fused = true;    // fused.h, without chunks; false: the reference
 };
 
 // q [tokens, heads, d]; window_kv [keys, d]; compressed_kv [groups, d] and topk int32 [tokens, k], or both undefined; sink

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "kernels/attention/fused.h"
 #include "kernels/attention/op.h"
 #include "kernels/rows/op.h"
 #include "kernels/types.h"
@@ -225,6 +226,8 @@ at::Tensor chosen_attention(const at::Tensor& q, const at::Tensor& window_kv, co
                             const at::Tensor& topk, const at::Tensor& sink, const at::Tensor& row, const at::Tensor& start,
                             const AttentionShape& shape, bool windowed) {
   const at::NoGradGuard constant;
+  if (shape.fused)
+    return attention::fused_chosen_attention(q, window_kv, compressed_kv, topk, sink, row, start, shape.window, windowed);
   const Inputs inputs{q, window_kv, compressed_kv, topk, sink, row, start, shape};
   at::Tensor sums = at::zeros({q.size(0), topk.size(1)}, q.options().dtype(math_type(q.scalar_type())));
   for (int64_t first = 0; first < q.size(0);) {
@@ -258,8 +261,10 @@ at::Tensor csa2_attention(const at::Tensor& q, const at::Tensor& window_kv, cons
                           const AttentionShape& shape) {
   check(q, window_kv, row, start, shape);
   const bool has_groups = compressed_kv.defined();  // to choose from
-  return Csa2Attention::apply(q, window_kv, has_groups ? compressed_kv : window_kv.detach().narrow(0, 0, 0),
-                              has_groups ? topk : at::empty({q.size(0), 0}, at::kInt), sink, row, start, shape, VisibleGroups{});
+  const at::Tensor far = has_groups ? compressed_kv : window_kv.detach().narrow(0, 0, 0);
+  const at::Tensor chosen = has_groups ? topk : at::empty({q.size(0), 0}, at::kInt);
+  if (shape.fused) return attention::fused_attention(q, window_kv, far, chosen, sink, row, start, shape.window);
+  return Csa2Attention::apply(q, window_kv, far, chosen, sink, row, start, shape, VisibleGroups{});
 }
 
 at::Tensor dense_attention(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv,

@@ -60,6 +60,7 @@ struct ProgramOptions {
   int64_t attention_chunk = 128;             // queries per chunk of the reference attention
   int64_t index_chunk_elements = 8 << 20;    // score elements over all heads that an indexer holds at once
   int64_t cross_entropy_chunk = 1024;        // rows per chunk of the vocabulary cross-entropy
+  bool fused_attention = true;               // kernels.attention
   AuxiliaryLosses losses = {};
   std::vector<std::string> trainable = {};  // globs over the parameters that learn; empty: all do
   std::filesystem::path table_folder = {};  // of the files of tables (ParameterUse::kTable); empty: they are in memory

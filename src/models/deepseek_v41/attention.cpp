@@ -224,7 +224,7 @@ class AttentionLayer {
     std::vector<ValueId> reads{q_, window_kv, compressed, topk, row, start};
     if (halo.valid()) reads.insert(reads.end(), {halo, keys});
     program_.segment(name_ + ".teacher", reads, {attention}, {sink},
-                     [=, q = q_, shape = kernels::AttentionShape{text_.sliding_window, chunk},
+                     [=, q = q_, shape = kernels::AttentionShape{text_.sliding_window, chunk, builder_.options.fused_attention},
                       windowed = builder_.options.losses.window_in_teacher](SegmentRun& run) {
                        const at::NoGradGuard constant;
                        run.choose(attention, [&] {
@@ -263,7 +263,8 @@ class AttentionLayer {
     program_.segment(
         name_ + ".dense_loss", reads, {loss}, {sink},
         [=, index_q = index_q_, index_weights = index_weights_, groups = groups_, q = q_, heads = text_.index_n_heads,
-         shape = kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk},
+         shape =
+             kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk, builder_.options.fused_attention},
          windowed = builder_.options.losses.window_in_teacher](SegmentRun& run) {
           const auto sum_over_tp = [&](const at::Tensor& part) {
             return run.group("tp").all_reduce(part, layer + ".dense_loss").wait();
@@ -304,7 +305,8 @@ class AttentionLayer {
     program_.segment(
         name_ + ".attend", reads, {out}, {output.sink, output.wo_a, output.wo_b},
         [=, q = q_, rope = rope_, groups = groups_,
-         shape = kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk}](SegmentRun& run) {
+         shape = kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk,
+                                         builder_.options.fused_attention}](SegmentRun& run) {
           const at::Tensor near_kv = window_keys(run, window_kv, halo, keys);
           const at::Tensor far_kv = compressed.valid() ? run.read(compressed) : at::Tensor();
           const at::Tensor far = topk.valid() ? run.read(topk) : at::Tensor();

@@ -1,0 +1,18 @@
+// csa2_attention and chosen_attention of op.h, query by query without a gathered copy of any key, in the math type throughout
+// (inputs of BF16 are widened once, results rounded once). Backward keeps nothing but the
+// inputs and forms probabilities again. The same bits for any number of threads.
+#pragma once
+
+#include "base/aten.h"
+
+namespace hyperparallel::kernels::attention {
+
+at::Tensor fused_attention(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv,
+                           const at::Tensor& topk, const at::Tensor& sink, const at::Tensor& row, const at::Tensor& start,
+                           int64_t window);
+
+at::Tensor fused_chosen_attention(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv,
+                                  const at::Tensor& topk, const at::Tensor& sink, const at::Tensor& row, const at::Tensor& start,
+                                  int64_t window, bool windowed);
+
+}  // namespace hyperparallel::kernels::attention

@@ -1,0 +1,42 @@
+// Attention of single queries over keys that lie anywhere, as plain loops: the inner part of fused.cpp. Keys are read where they
+// are, through a list of rows; nothing is gathered. Lanes are heads: a block of up to 16 of them shares every key that is loaded.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace hyperparallel::kernels::attention {
+
+// One query of all heads of the rank, and the keys it sees. T is float or double.
+template <class T>
+struct Query {
+  int64_t heads, d;
+  const T* q;            // [heads, d]
+  const T* const* keys;  // [count] rows of d
+  int64_t count;
+  const T* sink;  // [heads]
+};
+
+// Scratch of a thread.
+template <class T>
+class TokenAttention {
+ public:
+  TokenAttention(int64_t heads, int64_t d, int64_t most_keys);
+
+  // out [heads, d]
+  void forward(const Query<T>& query, T* out);
+
+  // `gradient` [heads, d] of `out`. Adds to dkeys[i] (rows of d, no two alike) and dsink; sets dq [heads, d].
+  void backward(const Query<T>& query, const T* gradient, T* dq, T* const* dkeys, T* dsink);
+
+  // Adds to sums [count] the attention that each key gets, over all heads.
+  void add_attention(const Query<T>& query, T* sums);
+
+ private:
+  int lanes_;              // of a block of heads: 4, 8 or 16
+  int64_t blocks_;         // of heads
+  std::vector<T> q_, g_;   // [d, lanes] of one block
+  std::vector<T> p_, dp_;  // [keys, lanes]
+};
+
+}  // namespace hyperparallel::kernels::attention
