@@ -2,6 +2,8 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "arguments.h"
@@ -12,6 +14,14 @@
 
 namespace hyperparallel {
 namespace {
+
+void print_segments(const train::BenchStepRow& row, int most) {
+  std::vector<std::pair<double, std::string>> kinds;
+  for (const auto& [kind, seconds] : row.segments) kinds.emplace_back(seconds, kind);
+  std::ranges::sort(kinds, std::greater());
+  for (size_t i = 0; i < std::min<size_t>(kinds.size(), most); ++i)
+    fmt::print("  {:>8.1f} ms {:>6.1f} %  {}\n", 1e3 * kinds[i].first, 100 * kinds[i].first / row.step_seconds, kinds[i].second);
+}
 
 int bench_step(const std::vector<std::string>& arguments) {
   CLI::App app("Time forward and backward of a model on one packed row of random text", "hyperparallel bench step");
@@ -30,9 +40,14 @@ int bench_step(const std::vector<std::string>& arguments) {
   app.add_option("--offload-folder", options.offload_folder, "where that file lies")->check(CLI::ExistingDirectory);
   app.add_option("--threads", threads, "0: all cores")->check(CLI::NonNegativeNumber);
   app.add_option("--repetitions", options.repetitions, "timed runs, of which the median counts")->check(CLI::PositiveNumber);
-  app.add_option("--attention-chunk", options.program.attention_chunk, "queries per chunk")->check(CLI::PositiveNumber);
+  int segments = 0;
+  app.add_option("--segments", segments, "show so many kinds of segments, those that take longest first")
+      ->check(CLI::NonNegativeNumber);
   app.add_flag("--json", json, "print JSON instead of a table");
+  app.allow_extras();
+  app.footer("The keys of a configuration's kernels section: --kernels.attention=reference");
   if (!parse_arguments(app, arguments)) return 0;
+  train::choose_kernels(train::config_of_overrides(app.remaining(), {"kernels"}).kernels, options.program);
   train::TrainSection process;
   process.threads = threads;
   train::set_up_libtorch(process);
@@ -52,6 +67,7 @@ int bench_step(const std::vector<std::string>& arguments) {
     fmt::print("{:>8} {:>10.3f} {:>10.3f} {:>10.0f} {:>7.1f} {:>12.2f} {:>10.2f}\n", row.tokens, row.forward_seconds,
                row.step_seconds, row.tokens_per_second, 100 * row.mfu, static_cast<double>(row.peak_allocated_bytes) / 1e9,
                static_cast<double>(row.peak_rss_bytes) / 1e9);
+    print_segments(row, segments);
   }
   return 0;
 }

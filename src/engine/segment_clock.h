@@ -1,6 +1,7 @@
 // How long the forward passes of some segments take.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,20 @@ class SegmentClock : public ActionObserver {
 
   std::vector<bool> counted_;  // by segment
   double begin_ = 0, sum_ = 0;
+};
+
+// How long each kind of segment takes: names without their numbers, "forward layers.*.attn.attend".
+class SegmentTimes : public ActionObserver {
+ public:
+  void on_action_begin(const Executor& executor, const Action& action) override;
+  void on_action_end(const Executor& executor, const Action& action) override;
+
+  const std::map<std::string, double>& seconds() const { return seconds_; }  // recomputed forwards are kinds of their own
+  void clear() { seconds_.clear(); }
+
+ private:
+  std::map<std::string, double> seconds_;
+  double begin_ = 0;
 };
 
 }  // namespace hyperparallel::engine

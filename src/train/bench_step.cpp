@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "engine/memory.h"
+#include "engine/segment_clock.h"
 #include "train/metrics.h"
 #include "train/run_model.h"
 
@@ -71,10 +72,14 @@ BenchStepResult bench_step(const models::ArchitecturePtr& architecture, const Be
     row.tokens = tokens;
     row.forward_seconds = median_seconds(options.repetitions, [&] { executor.run(forward, {inputs}, {}); });
     engine::reset_peak_allocated_bytes();
+    engine::SegmentTimes times;
+    executor.add_observer(times);
     row.step_seconds = median_seconds(options.repetitions, [&] {
       executor.run(step, {inputs}, {{1.0 / static_cast<double>(batch.supervised_tokens)}});
       parameters.clear_gradients();
     });
+    executor.remove_observer(times);
+    for (const auto& [kind, seconds] : times.seconds()) row.segments[kind] = seconds / (options.repetitions + 1);
     row.tokens_per_second = static_cast<double>(tokens) / row.step_seconds;
     row.mfu = architecture->needed_flops(batch) / row.step_seconds / (result.peak_gflops * 1e9);
     row.peak_allocated_bytes = engine::peak_allocated_bytes();
@@ -94,7 +99,8 @@ nlohmann::ordered_json to_json(const BenchStepResult& result) {
                             {"tokens_per_second", row.tokens_per_second},
                             {"mfu", row.mfu},
                             {"peak_allocated_bytes", row.peak_allocated_bytes},
-                            {"peak_rss_bytes", row.peak_rss_bytes}});
+                            {"peak_rss_bytes", row.peak_rss_bytes},
+                            {"segments", row.segments}});
   }
   return json;
 }

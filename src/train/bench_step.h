@@ -3,6 +3,7 @@
 
 #include "base/aten.h"
 
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -28,7 +29,8 @@ struct BenchStepRow {
   double tokens_per_second = 0;
   double mfu = 0;  // NOTE [MFU] in metrics.h
   int64_t peak_allocated_bytes = 0;
-  int64_t peak_rss_bytes = 0;  // of the process so far
+  int64_t peak_rss_bytes = 0;              // of the process so far
+  std::map<std::string, double> segments;  // seconds of a step, mean, by kind (engine::SegmentTimes)
 };
 
 struct BenchStepResult {

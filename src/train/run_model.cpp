@@ -31,15 +31,18 @@ Path table_folder(const Config& config) {
 
 }  // namespace
 
-models::ProgramOptions program_options(const Config& config, const engine::Layout& layout) {
-  models::ProgramOptions options;
-  options.layout = layout;
-  for (const PlanOverride& entry : config.parallel.plan_overrides) options.overrides.push_back({entry.match, entry.role});
-  const KernelsSection& kernels = config.kernels;
+void choose_kernels(const KernelsSection& kernels, models::ProgramOptions& options) {
   if (kernels.attention_chunk > 0) options.attention_chunk = kernels.attention_chunk;
   if (kernels.index_chunk > 0) options.index_chunk_elements = kernels.index_chunk;
   if (kernels.cross_entropy_chunk > 0) options.cross_entropy_chunk = kernels.cross_entropy_chunk;
   options.fused_attention = kernels.attention == Kernel::kFused;
+}
+
+models::ProgramOptions program_options(const Config& config, const engine::Layout& layout) {
+  models::ProgramOptions options;
+  options.layout = layout;
+  for (const PlanOverride& entry : config.parallel.plan_overrides) options.overrides.push_back({entry.match, entry.role});
+  choose_kernels(config.kernels, options);
   const LossSection& loss = config.train.loss;
   options.trainable = config.train.trainable;
   if (config.model.switches.engram_storage == EngramStorage::kMmap) options.table_folder = table_folder(config);

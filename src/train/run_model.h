@@ -46,6 +46,8 @@ std::unique_ptr<RunModel> build_run_model(models::ArchitecturePtr architecture, 
 // this rank) and `train.deterministic`. Call first.
 void set_up_libtorch(const TrainSection& train, const dist::World* world = nullptr);
 
+// What the `kernels` section says, into options.
+void choose_kernels(const KernelsSection& kernels, models::ProgramOptions& options);
 models::ProgramOptions program_options(const Config& config, const engine::Layout& layout);
 at::ScalarType scalar_type(Dtype dtype);  // of computation
 engine::RecomputePolicy recompute_policy(const RecomputeSection& recompute);

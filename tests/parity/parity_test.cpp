@@ -134,10 +134,7 @@ TEST(ParityInDouble, TablesOutsideOfDeviceMemoryMoveAsThoseInside) {
 
 // Draft layers beside the model, with anchors on both sides of every border.
 std::vector<Layout> draft_layouts() {
-  const std::string text = "--model.text_config.";
-  const Data drafts{text + "num_nextn_predict_layers=2",    text + "dspark_block_size=3",    text + "dspark_noise_token_id=2050",
-                    text + "dspark_target_layer_ids=[2,5]", text + "dspark_markov_rank=10",  text + "dspark_n_routed_experts=5",
-                    text + "dspark_num_experts_per_tok=2",  "--train.loss.draft.weight=0.5", "--train.loss.draft.anchors=29"};
+  const Data drafts{"--train.loss.draft.weight=0.5", "--train.loss.draft.anchors=29"};
   return {
       {"Tp2Cp2Ep4Sp",
        4,

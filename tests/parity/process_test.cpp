@@ -17,9 +17,7 @@ Outcome train_as_processes(const Layout& layout) {
   const std::filesystem::path output = folder.path() / "run";
   std::string command = fmt::format("train configs/tiny.yaml --ranks {} '--train.output={}' --validation.generate_samples=0",
                                     layout.ranks, output.string());
-  for (const auto& overrides : {tiny_overrides(), layout.overrides}) {
-    for (const std::string& override : overrides) command += " '" + override + "'";
-  }
+  for (const std::string& override : tiny_overrides(layout.overrides)) command += " '" + override + "'";
   const ProgramResult result = run_program(command + " --checkpoint.interval=0");
   Outcome found;
   EXPECT_EQ(result.code, 0) << result.error;

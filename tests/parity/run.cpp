@@ -13,24 +13,33 @@ using train::StepMetrics;
 using train::Trainer;
 using train::TrainerCallback;
 
-std::vector<std::string> tiny_overrides() {
-  return {"--train.threads=1",
-          "--validation.interval=0",
-          "--data.workers=0",
-          "--data.train=[" HP_SOURCE_DIR "/tests/parity/samples.jsonl]",
-          "--data.seq_len=107",
-          "--model.cache_quantisation=false",
-          "--model.text_config.n_routed_experts=9",
-          "--train.global_batch_size=8",
-          "--train.local_batch_size=1",
-          "--train.seed=2",  // no choice of these steps is near a tie: one rank in FP32 and in double differ by 3e-7
-          "--train.steps=" + std::to_string(kSteps)};
+std::vector<std::string> tiny_overrides(const std::vector<std::string>& more) {
+  std::vector<std::string> all{
+      "--train.threads=1",
+      "--validation.interval=0",
+      "--data.workers=0",
+      "--data.train=[" HP_SOURCE_DIR "/tests/parity/samples.jsonl]",
+      "--data.seq_len=107",
+      "--model.cache_quantisation=false",
+      "--model.text_config.n_routed_experts=9",
+      "--train.global_batch_size=8",
+      "--train.local_batch_size=1",
+      "--train.seed=2",  // no choice of these steps is near a tie: one rank in FP32 and in double differ by 3e-7
+      "--train.steps=" + std::to_string(kSteps)};
+  // What is said otherwise is left to `more`.
+  const std::vector<std::string> usual_ones{"--optimizer.name=adamw", "--optimizer.lr=2e-3", "--train.loss.draft.weight=0",
+                                            "--train.loss.z=0"};
+  for (const std::string& usual : usual_ones) {
+    const std::string key = usual.substr(0, usual.find('=') + 1);
+    if (std::ranges::none_of(more, [&](const std::string& other) { return other.starts_with(key); })) all.push_back(usual);
+  }
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
 }
 
 Config tiny(const std::vector<std::string>& overrides) {
-  std::vector<std::string> all = tiny_overrides();
+  std::vector<std::string> all = tiny_overrides(overrides);
   all.push_back("--train.output=" + (std::filesystem::temp_directory_path() / "hyperparallel-unused").string());
-  all.insert(all.end(), overrides.begin(), overrides.end());
   train::LoadOptions options;
   options.for_training = true;
   return train::load_config(std::filesystem::path(HP_SOURCE_DIR) / "configs/tiny.yaml", all, options);

@@ -18,7 +18,8 @@ inline constexpr int64_t kSteps = 10;
 // configs/tiny.yaml with sizes that divide nothing and the samples of this folder, in 8 rows a step. Cache quantisers are off: an
 // element that rounds to the other code moves what follows by a step of the code (NOTE [Ties of stored codes] in
 // train/verify.cpp).
-std::vector<std::string> tiny_overrides();
+// With AdamW and without draft layers and z-loss, where `more` does not say otherwise: their bounds are the strictest.
+std::vector<std::string> tiny_overrides(const std::vector<std::string>& more);
 train::Config tiny(const std::vector<std::string>& overrides);
 
 using Tensors = std::map<std::string, at::Tensor>;

@@ -134,7 +134,10 @@ TEST(Override, ARoleThatCannotBeIsRefusedWithThoseThatCan) {
   EXPECT_THAT(refusal({{"model.layers.1.attn.wo_b.weight", "replicated"}}),
               HasSubstr("model.layers.1.attn.wo_b.weight cannot be `replicated`"));
   EXPECT_THAT(refusal({{"model.layers.1.attn.wo_b.weight", "replicated"}}), HasSubstr("accepted: row"));
-  EXPECT_THAT(refusal({{"lm_head.weight", "column"}}), HasSubstr("accepted: vocab or replicated"));
+  EXPECT_THAT(refusal({{"model.embed.weight", "column"}}), HasSubstr("accepted: vocab or replicated"));
+  EXPECT_THAT(
+      refusal({{"lm_head.weight", "replicated"}, {"mtp.1.markov_head.head.weight", "vocab"}}),
+      HasSubstr("accepted: vocab + vocab or replicated + replicated (for lm_head.weight + mtp.1.markov_head.head.weight)"));
   const std::string torn =
       refusal({{"*.2.ffn.shared_experts.w1.weight", "column"}, {"*.2.ffn.shared_experts.w2.weight", "replicated"}});
   EXPECT_THAT(torn, HasSubstr("replicated + replicated + replicated or column + column + row"));

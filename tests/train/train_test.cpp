@@ -162,8 +162,10 @@ TEST(Answers, AreComputedInTheChunksOfTheKernelsSection) {
     const auto answers = answer_split(config, *model, tokenizer, options, [](int64_t, int64_t) {});
     return std::pair(answers.at(0).predicted, engine::peak_allocated_bytes() - before);
   };
-  const auto [text_of_large, bytes_of_large] = answer({"--kernels.attention_chunk=4096", "--kernels.index_chunk=100000000"});
-  const auto [text_of_small, bytes_of_small] = answer({"--kernels.attention_chunk=1", "--kernels.index_chunk=1"});
+  const auto [text_of_large, bytes_of_large] =
+      answer({"--kernels.attention=reference", "--kernels.attention_chunk=4096", "--kernels.index_chunk=100000000"});
+  const auto [text_of_small, bytes_of_small] =
+      answer({"--kernels.attention=reference", "--kernels.attention_chunk=1", "--kernels.index_chunk=1"});
   EXPECT_EQ(text_of_large, text_of_small);
   EXPECT_LT(2 * bytes_of_small, bytes_of_large);
 }

@@ -139,7 +139,7 @@ TEST(Trainer, SettingsThatChangedSinceTheCheckpointAreTold) {
   EXPECT_THAT(changed_settings(saved, tiny()), testing::IsEmpty());
   EXPECT_THAT(changed_settings(saved, tiny({"--optimizer.lr=0.5", "--train.dtype=bfloat16", "--data.workers=2",
                                             "--train.steps=99", "--optimizer.betas=[0.8,0.95]"})),
-              testing::UnorderedElementsAre("optimizer.lr: 0.002 -> 0.5", "train.dtype: float32 -> bfloat16",
+              testing::UnorderedElementsAre("optimizer.lr: 0.01 -> 0.5", "train.dtype: float32 -> bfloat16",
                                             "optimizer.betas: 0.9, 0.95 -> 0.8, 0.95"));
 }
 
@@ -290,11 +290,7 @@ TEST(Trainer, KeepGlobThatMatchesNothingIsRefused) {
 }
 
 std::vector<std::string> with_drafts(std::vector<std::string> more = {}) {
-  const std::string text = "--model.text_config.";
-  std::vector<std::string> all{text + "num_nextn_predict_layers=2",   text + "dspark_block_size=3",
-                               text + "dspark_noise_token_id=2050",   text + "dspark_target_layer_ids=[2,5]",
-                               text + "dspark_markov_rank=10",        text + "dspark_n_routed_experts=5",
-                               text + "dspark_num_experts_per_tok=2", "--train.loss.draft.weight=1"};
+  std::vector<std::string> all{"--train.loss.draft.weight=1"};
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }
@@ -305,7 +301,8 @@ bool is_draft(const std::string& name) {
 
 // Their inputs are detached: the model learns as without them, to the bit.
 TEST(DraftLayers, ReachNothingButThemselves) {
-  Trainer with(tiny(with_drafts({"--optimizer.max_norm=0"}))), without(tiny({"--optimizer.max_norm=0"}));
+  Trainer with(tiny(with_drafts({"--optimizer.max_norm=0"}))),
+      without(tiny({"--optimizer.max_norm=0", "--train.loss.draft.weight=0"}));
   const auto steps = run_to(with, 3), plain = run_to(without, 3);
   for (size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(steps[i].loss, plain[i].loss);
   auto all = parameters_of(with);
@@ -339,7 +336,7 @@ TEST(DraftLayers, LearnAloneWhileTheModelIsFrozen) {
 TEST(DraftLayers, AreAddedToACheckpointAndGoOn) {
   const Scratch scratch;
   checkpoint::CheckpointStore store(scratch.path());
-  Trainer first(tiny());
+  Trainer first(tiny({"--train.loss.draft.weight=0"}));
   run_to(first, 2);
   store.save(save_of(first));
   Trainer second(tiny(with_drafts({"--train.trainable=['mtp.*']"})));
@@ -364,13 +361,14 @@ TEST(DraftLayers, WhatDoesNotFitIsRefusedByName) {
     return "accepted";
   };
   using testing::HasSubstr;
-  EXPECT_THAT(refusal({"--train.loss.draft.weight=1"}), HasSubstr("num_nextn_predict_layers is 0"));
+  EXPECT_THAT(refusal(with_drafts({"--model.text_config.num_nextn_predict_layers=0"})),
+              HasSubstr("num_nextn_predict_layers is 0"));
   EXPECT_THAT(refusal(with_drafts({"--model.text_config.dspark_target_layer_ids=[5,7]"})),
               HasSubstr("below num_hidden_layers 7"));
   EXPECT_THAT(refusal(with_drafts({"--model.text_config.dspark_noise_token_id=2051"})), HasSubstr("vocabulary of 2051"));
   EXPECT_THAT(refusal(with_drafts({"--model.text_config.dspark_num_experts_per_tok=6"})),
               HasSubstr("dspark_num_experts_per_tok 6 is more than dspark_n_routed_experts 5"));
-  EXPECT_THAT(refusal({"--train.trainable=['mtp.*']"}), HasSubstr("`mtp.*` matches no parameter"));
+  EXPECT_THAT(refusal({"--train.trainable=['mtp.*']", "--train.loss.draft.weight=0"}), HasSubstr("`mtp.*` matches no parameter"));
 }
 
 }  // namespace

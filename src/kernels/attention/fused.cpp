@@ -10,6 +10,15 @@
 #include "kernels/types.h"
 
 namespace hyperparallel::kernels::attention {
+
+// NOTE [Parts]: gradients of shared keys are sums over queries. Queries are cut into parts, each with sums of its own, which are
+// added up in order; how many depends on sizes alone, so bits do not depend on the number of threads.
+int64_t gradient_parts(int64_t tokens, int64_t groups, int64_t d, size_t element) {
+  constexpr int64_t kMostBytes = 128 << 20, kMostParts = 16, kLeastTokens = 32;
+  const int64_t bytes = std::max<int64_t>(1, groups * d * static_cast<int64_t>(element));
+  return std::clamp<int64_t>(std::min(kMostBytes / bytes, tokens / kLeastTokens), tokens >= 2 * kLeastTokens ? 2 : 1, kMostParts);
+}
+
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -20,6 +29,7 @@ template <class T>
 struct Problem {
   at::Tensor q, window_kv, compressed_kv, topk, sink, row, start;
   int64_t window, tokens, heads, d, k, groups;
+  bool rounds;
 
   Problem(const variable_list& given, int64_t window_of)
       : q(math(given[0])),
@@ -34,7 +44,8 @@ struct Problem {
         heads(q.size(1)),
         d(q.size(2)),
         k(topk.size(1)),
-        groups(compressed_kv.size(0)) {}
+        groups(compressed_kv.size(0)),
+        rounds(given[0].scalar_type() == at::kBFloat16) {}
 
   static at::Tensor math(const at::Tensor& x) { return to_math(x.detach()).contiguous(); }
   static const T* data(const at::Tensor& x) { return x.const_data_ptr<T>(); }
@@ -60,7 +71,7 @@ struct Problem {
   }
   Query<T> query(int64_t t, std::vector<const T*>& keys) const {
     const int64_t count = rows_of(t, data(window_kv), 0, data(compressed_kv), keys.data());
-    return {heads, d, data(q) + t * heads * d, keys.data(), count, data(sink)};
+    return {heads, d, data(q) + t * heads * d, keys.data(), count, data(sink), rounds};
   }
 };
 
@@ -76,14 +87,6 @@ void forward_of(const Problem<T>& p, at::Tensor& out) {
   });
 }
 
-// NOTE [Parts]: gradients of shared keys are sums over queries. Queries are cut into parts, each with sums of its own, which are
-// added up in order; how many depends on sizes alone, so bits do not depend on the number of threads.
-int64_t parts_of(int64_t tokens, int64_t groups, int64_t d, size_t element) {
-  constexpr int64_t kMostBytes = 128 << 20, kMostParts = 16, kLeastTokens = 32;
-  const int64_t bytes = std::max<int64_t>(1, groups * d * static_cast<int64_t>(element));
-  return std::clamp<int64_t>(std::min(kMostBytes / bytes, tokens / kLeastTokens), tokens >= 2 * kLeastTokens ? 2 : 1, kMostParts);
-}
-
 struct Part {
   int64_t first, end;          // queries
   int64_t first_key, end_key;  // of the window keys that any of them sees
@@ -93,7 +96,7 @@ struct Part {
 template <class T>
 variable_list backward_of(const Problem<T>& p, const at::Tensor& gradient) {
   const auto options = p.q.options();
-  const int64_t count = parts_of(p.tokens, p.groups, p.d, sizeof(T));
+  const int64_t count = gradient_parts(p.tokens, p.groups, p.d, sizeof(T));
   std::vector<Part> parts;
   for (int64_t i = 0; i < count; ++i) {
     Part part{p.tokens * i / count, p.tokens * (i + 1) / count, 0, 0, {}, {}, {}};

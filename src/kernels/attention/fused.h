@@ -7,6 +7,9 @@
 
 namespace hyperparallel::kernels::attention {
 
+// How many sums of their own the gradients of shared keys have (NOTE [Parts] in fused.cpp), for plans.
+int64_t gradient_parts(int64_t tokens, int64_t groups, int64_t d, size_t element);
+
 at::Tensor fused_attention(const at::Tensor& q, const at::Tensor& window_kv, const at::Tensor& compressed_kv,
                            const at::Tensor& topk, const at::Tensor& sink, const at::Tensor& row, const at::Tensor& start,
                            int64_t window);

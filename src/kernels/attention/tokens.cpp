@@ -154,6 +154,15 @@ HP_INLINE void softmax(T* p, int64_t count, T* sink) {
     for (int l = 0; l < L; ++l) p[i * L + l] *= sum[l];
 }
 
+// To BF16, to the nearest, ties to even. FP64 is never rounded so.
+HP_INLINE float rounded(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return std::bit_cast<float>((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u);
+}
+HP_INLINE double rounded(double x) {
+  return x;
+}
+
 template <class T>
 HP_INLINE T scale_of(int64_t d) {
   return T(1) / std::sqrt(static_cast<T>(d));
@@ -171,13 +180,20 @@ struct Block {
   }
 
   HP_INLINE void probabilities(T* q, T* p) {
-    transpose_heads<T, L>(query.q, query.heads, first, query.d, scale_of<T>(query.d), q);
+    const T scale = scale_of<T>(query.d);
+    transpose_heads<T, L>(query.q, query.heads, first, query.d, query.rounds ? T(1) : scale, q);
     dots<T, L>(q, query.keys, query.count, query.d, p);
+    if (query.rounds) {
+      for (int64_t i = 0; i < query.count * L; ++i) p[i] = rounded(rounded(p[i]) * scale);
+    }
     softmax<T, L>(p, query.count, sink);
   }
 
   HP_INLINE void forward(T* q, T* p, T* out) {
     probabilities(q, p);
+    if (query.rounds) {
+      for (int64_t i = 0; i < query.count * L; ++i) p[i] = rounded(p[i]);
+    }
     mix<T, L>(p, query.keys, query.count, query.d, heads, out + first * query.d);
   }
 
@@ -253,7 +269,7 @@ void TokenAttention<T>::add_attention(const Query<T>& query, T* sums) {
           constexpr int L = lanes();
           for (int64_t b = 0; b < blocks_; ++b) {
             Block<T, L> block(query, b * L);
-        block.probabilities(q_.data(), p_.data());
+            block.probabilities(q_.data(), p_.data());
             for (int64_t i = 0; i < query.count; ++i)
               for (int64_t h = 0; h < block.heads; ++h) sums[i] += p_[i * L + h];
           }

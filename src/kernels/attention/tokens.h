@@ -15,6 +15,9 @@ struct Query {
   const T* const* keys;  // [count] rows of d
   int64_t count;
   const T* sink;  // [heads]
+  // q and keys were BF16: products, scaled logits and the probabilities that values are mixed with are rounded to it, as a
+  // composition of BF16 operations does.
+  bool rounds = false;
 };
 
 // Scratch of a thread.

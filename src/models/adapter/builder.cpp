@@ -118,9 +118,12 @@ TokenInputs add_token_inputs(DecoderBuilder& builder, bool targets) {
   return in;
 }
 
-Vocabulary add_vocabulary(DecoderBuilder& builder, const std::string& name, int64_t words, int64_t width, UpdateHint update) {
+Vocabulary add_vocabulary(DecoderBuilder& builder, const std::string& name, int64_t words, int64_t width, UpdateHint update,
+                          const std::vector<std::string>& together) {
   const engine::Layout& layout = builder.layout();
-  if (builder.way_of({name}, {{kByWord}, {Cut{}}}) == 0)
+  std::vector<std::string> names{name};
+  names.insert(names.end(), together.begin(), together.end());
+  if (builder.way_of(names, {std::vector<Cut>(names.size(), kByWord), std::vector<Cut>(names.size())}) == 0)
     return {builder.weight(name, {words, width}, kByWord, std::move(update)), layout.begin(words, "tp"),
             builder.local(words, kByWord)};
   const bool partial = std::exchange(builder.partial, true);  // every rank derives from its part of the tokens

@@ -145,8 +145,9 @@ struct Vocabulary {
   int64_t first = 0, words = 0;  // this rank's rows
   int64_t parts = 1, part = 0;   // of the tokens: how many, and which one is this rank's
 };
+// `together`: other tables of words that must lie as this one does.
 Vocabulary add_vocabulary(DecoderBuilder& builder, const std::string& name, int64_t words, int64_t width,
-                          engine::UpdateHint update = engine::UpdateHint::table());
+                          engine::UpdateHint update = engine::UpdateHint::table(), const std::vector<std::string>& together = {});
 // values [rows] with those of one of `parts` even parts of the rows, and `other` in place of the rest.
 at::Tensor own_part(const at::Tensor& values, int64_t parts, int64_t part, int64_t other);
 // Inside a segment that declares the table: ids int64 [tokens] -> [tokens, width], zeros for words or tokens of other ranks and

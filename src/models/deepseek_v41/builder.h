@@ -39,6 +39,9 @@ struct ModelBuilder : DecoderBuilder {
   RopeValues rope_main, rope_compress;           // of token positions
   std::map<int64_t, RopeValues> rope_of_groups;  // by ratio, of group positions
   Vocabulary embedding, head;
+  // The head, whose logits those of the draft layers' Markov head are added to word by word: both lie alike.
+  Vocabulary add_lm_head();
+  std::string markov_head() const;             // its name; empty without draft layers
   std::vector<engine::ValueId> draft_targets;  // what the draft layers read of the model's layers
   // Shared state of CSA2: the newest source of each kind.
   PublishedKv published;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "kernels/attention/fused.h"
 #include "models/adapter/builder.h"
 #include "models/deepseek_v41/program.h"
 
@@ -103,6 +104,7 @@ std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const Pro
     if (ratio == 0) continue;
     const std::string groups = "groups." + std::to_string(ratio);
     sizes[groups] = own / ratio;
+    sizes[groups + ".parts"] = kernels::attention::gradient_parts(own, tokens / ratio, text.head_dim, sizeof(float));
     sizes[groups + ".gathered"] = tokens / ratio;
     groups_seen = std::max(groups_seen, tokens / ratio);
     for (const char* end : {".sent", ".received"}) sizes[groups + end] = cp > 1 ? ratio - 1 : 0;

@@ -154,7 +154,7 @@ class DraftStack {
     const Vocabulary states_of =
         add_vocabulary(builder_, last("markov_head.embed.weight"), text_.vocab_size, rank, UpdateHint::vector());
     const Vocabulary state_head =
-        add_vocabulary(builder_, last("markov_head.head.weight"), text_.vocab_size, rank, UpdateHint::vector());
+        add_vocabulary(builder_, builder_.markov_head(), text_.vocab_size, rank, UpdateHint::vector(), {"lm_head.weight"});
     program_.close_unit("draft.head");
     const std::string& rows = builder_.stream_rows();
     const ValueId hidden = program_.value("draft.hidden", {rows, d}), normed = program_.value("draft.normed", {rows, d});

@@ -27,6 +27,7 @@ class Declaration {
         config_(config),
         t_(config.text),
         layout_(options.layout),
+        fused_(options.fused_attention),
         rows_(layout_.sequence_parallel ? "shard" : "tokens") {}
 
   void run() {
@@ -64,6 +65,8 @@ class Declaration {
         value.element = Element::kMath;
       if (ends(value.name, {".topk", ".candidate_blocks"})) value.element = Element::kInt32;
       if (ends(value.name, {".index_k", ".index_keys", ".index_q", ".index_weights"})) value.element = Element::kCompute;
+      if (value.name.starts_with("draft.target.") || value.name.starts_with("draft.model_hidden"))
+        value.element = Element::kCompute;
       if (value.name == "image" || value.name == "closed" || value.name == "padding" || value.name == "counted")
         value.element = Element::kBool;
       if (value.name.find(".chosen_") != std::string::npos ||
@@ -126,13 +129,22 @@ class Declaration {
     Footprint attend;
     attend.saved = {compute({"tokens", heads, hd}), compute({"tokens", low}), math({"tokens", rope / 2})};
     // A chunk of queries at a time. Its forward ends before the output is projected, so only a part of it comes on top.
-    const std::string selected = name + ".k";
-    attend.forward = {compute({"tokens", heads, hd}), math({"attention.rows", heads, "attention.keys"}),
-                      math({"attention.rows", heads, selected}), cast({2, "attention.rows", heads, "attention.keys"})};
-    attend.backward = {compute({2, "tokens", heads, hd}), math({"window.keys", hd}),
-                       math({2, "attention.rows", heads, "attention.keys"}), math({2, "attention.rows", heads, selected}),
-                       compute({5, "attention.rows", selected, hd})};
-    if (ratio > 0) attend.backward.push_back(math({groups + ".gathered", hd}));
+    const std::string selected = name + ".k", all = groups + ".gathered";
+    if (fused_) {
+      const Buffers widened = {cast({"tokens", heads, hd}), cast({"window.keys", hd}), cast({all, hd})};
+      attend.forward = {compute({"tokens", heads, hd})};
+      append(attend.forward, widened);
+      attend.backward = {math({"tokens", heads, hd}), cast({"tokens", heads, hd}), math({2, "window.keys", hd}),
+                         math({groups + ".parts", all, hd})};
+      append(attend.backward, widened);
+    } else {
+      attend.forward = {compute({"tokens", heads, hd}), math({"attention.rows", heads, "attention.keys"}),
+                        math({"attention.rows", heads, selected}), cast({2, "attention.rows", heads, "attention.keys"})};
+      attend.backward = {compute({2, "tokens", heads, hd}), math({"window.keys", hd}),
+                         math({2, "attention.rows", heads, "attention.keys"}), math({2, "attention.rows", heads, selected}),
+                         compute({5, "attention.rows", selected, hd})};
+      if (ratio > 0) attend.backward.push_back(math({all, hd}));
+    }
     if (layout_.size("cp") > 1) attend.saved.push_back(compute({"window.keys", hd}));
     set(name + ".attend", attend);
     add_indexer_loss(name, groups);
@@ -149,7 +161,11 @@ class Declaration {
     const int64_t hd = t_.head_dim, heads = layout_.part(t_.num_attention_heads, "tp"), width = t_.index_head_dim,
                   index_heads = layout_.part(t_.index_n_heads, "tp");
     const Dimension rows = "attention.rows", chosen = name + ".k";
-    set(name + ".teacher", {{}, {math({3, rows, heads, chosen}), compute({rows, chosen, hd})}, {}});
+    if (fused_) {
+      set(name + ".teacher", {{}, {cast({"tokens", heads, hd}), cast({"window.keys", hd}), cast({all, hd})}, {}});
+    } else {
+      set(name + ".teacher", {{}, {math({3, rows, heads, chosen}), compute({rows, chosen, hd})}, {}});
+    }
     // A chunk of queries at a time, in the math type.
     set(name + ".student",
         {{},
@@ -246,7 +262,9 @@ class Declaration {
                   low = layout_.part(t_.o_groups, "tp") * t_.o_lora_rank, rank = t_.draft.markov_rank,
                   words = layout_.part(t_.vocab_size, "tp"), block = t_.draft.block_size;
     const Dimension rows = "draft.tokens", of_streams = layout_.sequence_parallel ? "draft.shard" : "draft.tokens";
-    set("draft.main", {saved_by_norm(rows_, d), {math({rows_, d})}, {math({2, rows_, d})}});
+    set("draft.main", {saved_by_norm(rows_, d), {math({rows_, d}), cast({2, rows_, d})}, {math({4, rows_, d})}});
+    for (size_t i = 0; i < t_.draft.target_layer_ids.size(); ++i)
+      set("draft.target." + std::to_string(i), {{}, {cast({rows_, t_.hc_mult, d}), cast({rows_, d})}, {}});
     append(footprints_.segment("draft.main").footprint.saved,
            {compute({rows_, d * static_cast<int64_t>(t_.draft.target_layer_ids.size())})});
     for (int64_t stage = 0; stage < t_.num_nextn_predict_layers; ++stage) {
@@ -299,6 +317,7 @@ class Declaration {
   const ModelConfig& config_;
   const TextConfig& t_;
   const engine::Layout& layout_;
+  const bool fused_;      // attention
   const Dimension rows_;  // of the streams
 };
 

@@ -1,4 +1,7 @@
 #include "kernels/mhc/op.h"
+
+#include <fmt/format.h>
+
 #include "kernels/norm/op.h"
 #include "kernels/rows/op.h"
 #include "kernels/types.h"
@@ -10,11 +13,22 @@ using engine::ParameterId;
 using engine::SegmentRun;
 using engine::ValueId;
 
+std::string ModelBuilder::markov_head() const {
+  return has_draft_layers() ? fmt::format("mtp.{}.markov_head.head.weight", text().num_nextn_predict_layers - 1) : "";
+}
+
+Vocabulary ModelBuilder::add_lm_head() {
+  std::vector<std::string> together;
+  if (has_draft_layers()) together.push_back(markov_head());
+  return head = add_vocabulary(*this, "lm_head.weight", text().vocab_size, text().hidden_size, engine::UpdateHint::table(),
+                               together);
+}
+
 ValueId add_head(ModelBuilder& builder, ValueId streams, ValueId pre) {
   const TextConfig& text = builder.text();
   builder.partial = builder.layout().sequence_parallel;
   const ParameterId norm = builder.gain("model.norm.weight", text.hidden_size);
-  const Vocabulary head = builder.head = add_vocabulary(builder, "lm_head.weight", text.vocab_size, text.hidden_size);
+  const Vocabulary head = builder.add_lm_head();
   builder.program.close_unit("head");
   const ValueId normed = builder.program.value("final_hidden", {builder.stream_rows(), text.hidden_size});
   builder.program.segment("final_norm", {streams, pre}, {normed}, {norm}, [=, eps = text.rms_norm_eps](SegmentRun& run) {

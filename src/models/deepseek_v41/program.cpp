@@ -158,7 +158,7 @@ ModelProgram build_draft_program(const ModelConfig& config, const ProgramOptions
   }
   in.final_hidden = given("final_hidden.all", {"tokens", d});
   builder.embedding = add_vocabulary(builder, "model.embed.weight", config.text.vocab_size, d);
-  builder.head = add_vocabulary(builder, "lm_head.weight", config.text.vocab_size, d);
+  builder.add_lm_head();
   builder.program.close_unit("vocabulary");
   add_draft_layers(builder, in.final_hidden);
   model.inputs = builder.inputs;
