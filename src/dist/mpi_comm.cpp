@@ -92,9 +92,9 @@ ExitCode run_mpi_ranks(const std::function<void(World&)>& body, const MpiOptions
     progress.fail(own);
   }
   const Failure others = progress.leave(options.end_timeout);
-  if (own.code != ExitCode::kFinished) return own.code;
-  if (others.code != ExitCode::kFinished) report(with_rank(world.rank(), others.message));
-  return others.code;
+  if (own.code == ExitCode::kFinished && others.code != ExitCode::kFinished) report(with_rank(world.rank(), others.message));
+  const ExitCode code = own.code == ExitCode::kFinished ? others.code : own.code;
+  return code == ExitCode::kPeer ? progress.cause() : code;  // all end with the code of the one that failed by itself
 }
 
 }  // namespace hyperparallel::dist

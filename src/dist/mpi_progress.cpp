@@ -87,6 +87,7 @@ void MpiProgress::fail(const Failure& failure) {
   if (failed_rank_ >= 0) return;
   failed_rank_ = rank_;
   failure_ = failure.message;
+  cause_ = failure.code;
   notices_.emplace_back(Notice::kFailed, failure.message);
   bell_->ring();
 }
@@ -372,7 +373,7 @@ void MpiProgress::post_control_receive() {
 void MpiProgress::tell_all(Notice notice, const std::string& text) {
   control_sends_.emplace_back();
   auto& [message, requests] = control_sends_.back();
-  message = Control{.notice = notice, .rank = rank_, .text = {}};
+  message = Control{.notice = notice, .rank = rank_, .code = static_cast<int32_t>(cause_), .text = {}};
   text.copy(message.text, sizeof(message.text) - 1);
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
@@ -396,6 +397,10 @@ bool MpiProgress::poll_control() {
   if (message.notice == Notice::kFailed) {
     // What arrived before the failure still counts: the notice may have overtaken it.
     for (int round = 0; round < kLastRounds && advance_all(); ++round) {
+    }
+    {
+      std::lock_guard lock(mutex_);
+      if (failed_rank_ < 0) cause_ = static_cast<ExitCode>(message.code);
     }
     fail_world(message.rank, message.text, nullptr);
   } else {

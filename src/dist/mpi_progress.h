@@ -55,6 +55,8 @@ class MpiProgress {
   // The first failure of the world counts.
   void fail(const Failure& failure);
   bool has_failed() const { return failed_rank_ >= 0; }
+  // With what code the rank failed that failed first; kPeer where it told none. After `leave`.
+  ExitCode cause() const { return cause_; }
   // "rank 2 failed: ...", where one has.
   std::string failure_text() const;
 
@@ -79,7 +81,8 @@ class MpiProgress {
   struct Control {
     Notice notice;
     int32_t rank;
-    char text[2040];  // ends with 0
+    int32_t code;     // ExitCode of a failure
+    char text[2036];  // ends with 0
   };
 
   // All below run on the progress thread.
@@ -118,6 +121,7 @@ class MpiProgress {
   std::deque<std::pair<Notice, std::string>> notices_;  // to be sent
   std::atomic<int> failed_rank_ = -1;                   // also read without the mutex
   std::string failure_;
+  ExitCode cause_ = ExitCode::kPeer;        // the code of the rank that failed, where it could tell
   std::vector<Clock::time_point> left_at_;  // by world rank; zero: still here
   int left_count_ = 0;
   bool should_stop_ = false, should_finalize_ = false;

@@ -195,23 +195,27 @@ at::Tensor& ParameterStore::gradient(ParameterId id) {
 }
 
 void ParameterStore::add_row_gradients(ParameterId id, const at::Tensor& ids, const at::Tensor& values) {
+  constexpr int64_t kFewRows = 8192;
   RowParts& parts = row_parts_[id.index];
   parts.rows.push_back(ids.detach());
   parts.values.push_back(values.detach().to(master_type_));
-  parts.is_merged = false;
+  parts.waiting += ids.numel();
+  // However many micro-batches a step has, no more is kept than twice the rows that differ.
+  const int64_t merged = parts.merged.rows.defined() ? parts.merged.rows.numel() : 0;
+  if (parts.waiting > merged + kFewRows) row_gradients(id);
 }
 
 const RowGradients& ParameterStore::row_gradients(ParameterId id) {
   RowParts& parts = row_parts_[id.index];
-  if (parts.is_merged) return parts.merged;
+  if (parts.merged.rows.defined() && parts.waiting == 0) return parts.merged;
   if (parts.rows.empty()) {
     parts.rows = {at::empty({0}, at::kLong)};
     parts.values = {at::empty({0, table(id).width()}, at::TensorOptions().dtype(master_type_))};
   }
-  parts.merged = merge_rows(at::cat(parts.rows), at::cat(parts.values));
+  parts.merged = merge_rows(at::cat(parts.rows), at::cat(parts.values));  // in the order they came
   parts.rows = {parts.merged.rows};
   parts.values = {parts.merged.values};
-  parts.is_merged = true;
+  parts.waiting = 0;
   return parts.merged;
 }
 

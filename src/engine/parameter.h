@@ -158,11 +158,11 @@ class ParameterStore {
   at::ScalarType compute_type_;
   std::vector<at::Tensor> masters_, computes_, slots_, gradients_;
   std::vector<std::unique_ptr<RowTable>> tables_;
-  // Of a table, in the order they came; merged: there is one part, with each row once.
+  // Of a table: what was merged, each row once, and what came since, in order.
   struct RowParts {
-    std::vector<at::Tensor> rows, values;
-    bool is_merged = false;
-    RowGradients merged;
+    std::vector<at::Tensor> rows, values;  // first those of `merged`
+    RowGradients merged = {};
+    int64_t waiting = 0;  // rows that are not merged
   };
   std::vector<RowParts> row_parts_;
   std::vector<bool> trainable_;

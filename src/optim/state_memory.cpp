@@ -10,7 +10,7 @@
 namespace hyperparallel::optim {
 namespace {
 
-constexpr size_t kFileBytes = 64 << 20;  // of a file, unless a tensor needs more
+constexpr size_t kLeastBytes = 1 << 20, kMostBytes = 256 << 20;  // of a file, unless a tensor needs more; each twice the last
 constexpr size_t kAlign = 64;
 
 }  // namespace
@@ -19,7 +19,8 @@ at::Tensor StateMemory::zeros(at::IntArrayRef sizes, const at::TensorOptions& op
   const size_t bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * options.dtype().itemsize();
   if (folder_.empty() || bytes == 0) return at::zeros(sizes, options);
   if (files_.empty() || files_.back()->size() - used_ < bytes) {
-    files_.push_back(std::make_shared<file::MappedMemory>(std::max(bytes, kFileBytes), folder_));
+    const size_t usual = files_.empty() ? kLeastBytes : std::min(kMostBytes, 2 * files_.back()->size());
+    files_.push_back(std::make_shared<file::MappedMemory>(std::max(bytes, usual), folder_));
     files_.back()->take_space();
     used_ = 0;
   }

@@ -196,9 +196,15 @@ class Replay {
     for (ParameterId id : segment.parameters) {
       if (!program_.gets_gradient[id.index]) continue;
       if (is_table(id)) {
-        // By rows, until the step ends; micro-batches that are not replayed leave theirs, too.
+        // By rows, until the step ends; micro-batches that are not replayed leave theirs, too. Merged, they are no more than the
+        // rows that the rank owns, and as many again wait or are being merged.
         const int64_t times = is_last_ ? r_.schedule.micro_batches - m : 1;
-        for (ValueId made : segment.makes) now_.gradients += times * sum_bytes(made);
+        int64_t& rows = row_gradients_[id.index];
+        int64_t added = rows;
+        for (ValueId made : segment.makes) added += times * sum_bytes(made);
+        added = std::min(added, 3 * owned_bytes(id));
+        now_.gradients += added - rows;
+        rows = added;
       } else if (slots_.insert(id.index).second) {
         now_.slots += slot_bytes(id);
       }
@@ -340,6 +346,7 @@ class Replay {
   MemoryParts now_;
   StepMemory result_;
   int64_t highest_ = 0;
+  std::map<int, int64_t> row_gradients_;  // by table
   bool is_last_ = false;
   std::vector<Storage> storages_;
   std::map<Key, int> values_;                    // (value, micro-batch) -> storage

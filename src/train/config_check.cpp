@@ -1,6 +1,11 @@
 #include "train/config_check.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 namespace hyperparallel::train {
 namespace {
@@ -20,8 +25,17 @@ class Checker {
     };
     check_betas("optimizer.betas", c_.optimizer.betas);
     check_betas("optimizer.sparse_adam.betas", c_.optimizer.sparse_adam.betas);
-    if (!c_.recompute.offload_folder.empty() && !std::filesystem::is_directory(c_.recompute.offload_folder))
-      complain("recompute.offload_folder", fmt::format("{} is no folder", c_.recompute.offload_folder.string()));
+    const std::pair<const char*, const Path&> folders[] = {{"recompute.offload_folder", c_.recompute.offload_folder},
+                                                           {"model.engram_folder", c_.model.engram_folder},
+                                                           {"optimizer.state_folder", c_.optimizer.state_folder}};
+    for (const auto& [key, folder] : folders) {
+      if (folder.empty()) continue;
+      if (!std::filesystem::is_directory(folder)) {
+        complain(key, fmt::format("{} is no folder", folder.string()));
+      } else if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+        complain(key, fmt::format("{} cannot be written: {}", folder.string(), std::strerror(errno)));
+      }
+    }
     if (c_.recompute.mode == RecomputeMode::kSelective && c_.recompute.keep.empty()) {
       complain("recompute.keep", "is required with recompute.mode selective");
     }
@@ -156,6 +170,11 @@ class Checker {
       if (std::ranges::find(names, named.name) != names.end())
         complain("optimizer.schedules", fmt::format("two are called `{}`", named.name));
       names.push_back(named.name);
+    }
+    for (const std::string& name : names) {
+      const auto follows = [&](const OptimizerGroup& group) { return group.schedule == name; };
+      if (!name.empty() && std::ranges::none_of(c_.optimizer.groups, follows))
+        complain("optimizer.schedules", fmt::format("no entry of optimizer.groups follows `{}`", name));
     }
     for (const OptimizerGroup& group : c_.optimizer.groups) {
       if (!group.schedule || std::ranges::find(names, *group.schedule) != names.end()) continue;

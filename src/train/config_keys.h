@@ -58,7 +58,7 @@ void visit_keys(V& visit, C& c) {
         "where Engram tables live: `device`: parameters like others; `host`: rows in memory, `mmap`: in a file, each with one "
         "owner, and "
         "only rows that tokens use cost anything");
-  visit("engram_folder", c.engram_folder, any(), "where the files of `mmap` lie, which have no names there; empty: train.output");
+  visit("engram_folder", c.engram_folder, any(), "folder of the files of `mmap`, which have no names there; empty: train.output");
   visit.section("initialisation", switches.initialisation, "starting values that the published reports leave open");
 }
 
@@ -226,7 +226,7 @@ void visit_keys(V& visit, C& c) {
   visit("state_storage", c.state_storage, any(),
         "where moments and momenta are between updates: `memory`, or `mmap`, files that are fetched before an update and leave "
         "memory after it");
-  visit("state_folder", c.state_folder, any(), "where these files lie, which have no names there; empty: train.output");
+  visit("state_folder", c.state_folder, any(), "folder of these files, which have no names there; empty: train.output");
   visit("groups", c.groups, any(), "other settings for some parameters: {match, optimizer, lr_scale, weight_decay, schedule}");
   visit("schedules", c.schedules, any(),
         "other schedules, for groups that name them: {name, lr, and the keys of optimizer.schedule}");

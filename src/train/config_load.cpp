@@ -106,12 +106,12 @@ class FieldReader {
 
   void read(const Node& node, BatchStage& stage) const {
     read_entry(node, stage);
-    if (node.kind == Node::Kind::kMap && (stage.until_step == 0 || stage.global_batch_size == 0))
+    if (node.kind == Node::Kind::kMap && (!node.find("until_step") || !node.find("global_batch_size")))
       problems_.error(node.complaint("until_step and global_batch_size are required"));
   }
   void read(const Node& node, LengthStage& stage) const {
     read_entry(node, stage);
-    if (node.kind == Node::Kind::kMap && (stage.until_step == 0 || stage.seq_len == 0))
+    if (node.kind == Node::Kind::kMap && (!node.find("until_step") || !node.find("seq_len")))
       problems_.error(node.complaint("until_step and seq_len are required"));
   }
   void read(const Node& node, NamedSchedule& schedule) const {

@@ -1,6 +1,7 @@
 // Real processes over MPI: one YAML, only flags changed.
 #include <gmock/gmock.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -106,6 +107,26 @@ TEST(Ranks, ALayoutIsPlannedWithoutThem) {
   const auto plan = nlohmann::json::parse(result.output);
   EXPECT_EQ(plan.at("parameters").at("total"), 763205315794);
   EXPECT_EQ(plan.at("memory").at("ranks").size(), 2048u);
+}
+
+// Whoever ends first: the rank that hears of the fault by another ends with the code of the one that found it.
+TEST(Ranks, AFaultOfOneRankIsTheCodeOfAll) {
+  const TemporaryFolder folder;
+  const std::string flags = "--ranks 2 --parallel.tp=2";
+  ASSERT_EQ(run_program("train configs/tiny.yaml --train.threads 1 --train.steps=1 --validation.generate_samples=0 "
+                        "--optimizer.schedule.warmup_steps=1 --train.local_batch_size=1 --train.output " +
+                        (folder.path() / "run").string() + " " + flags)
+                .code,
+            0);
+  const std::filesystem::path shard = folder.path() / "run/checkpoints/step-00000001/rank-00001.safetensors";
+  std::string bytes = read_text(shard);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  std::ofstream(shard, std::ios::binary) << bytes;
+  for (int i = 0; i < 4; ++i) {
+    const ProgramResult result = run_program(tiny(folder, "run", flags));
+    EXPECT_EQ(result.code, 4) << result.error;
+    EXPECT_THAT(result.error, HasSubstr("does not have the checksum in the manifest: damaged"));
+  }
 }
 
 }  // namespace

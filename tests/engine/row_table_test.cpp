@@ -117,4 +117,31 @@ TEST(TableParameters, BeginAsThoseInDeviceMemory) {
   EXPECT_NE(huge.table({0}).look_up(ids({(int64_t{1} << 30) - 1})).abs().sum().item<float>(), 0);
 }
 
+// Micro-batches add rows again and again: no more is kept than a few times those that differ, with the bits of one sum in order.
+TEST(TableParameters, GradientsOfManyMicroBatchesStayAsManyAsTheRows) {
+  ParameterSpec spec;
+  spec.name = "ngrams";
+  spec.shape = {300, 3};
+  spec.use = ParameterUse::kTable;
+  spec.cut_axis = "stage";
+  ParameterStore store({spec}, at::kFloat, at::kFloat);
+  std::vector<at::Tensor> rows, values;
+  int64_t most = 0;
+  for (int batch = 0; batch < 12; ++batch) {
+    rows.push_back(at::arange(5000).mul(7 + batch).remainder(300));
+    values.push_back(at::sin(at::arange(15000).to(at::kFloat).add(batch)).view({5000, 3}));
+    store.add_row_gradients({0}, rows.back(), values.back());
+    int64_t kept = 0;
+    for (const at::Tensor& tensor : store.gradients_and_copies()) kept += tensor.numel() / 3;
+    most = std::max(most, kept);
+  }
+  EXPECT_LT(most, 300 + 8192 + 5000);
+  const RowGradients expected = merge_rows(at::cat(rows), at::cat(values));
+  const RowGradients& found = store.row_gradients({0});
+  EXPECT_TRUE(found.rows.equal(expected.rows));
+  EXPECT_TRUE(found.values.equal(expected.values));
+  store.clear_gradients();
+  EXPECT_EQ(store.row_gradients({0}).rows.numel(), 0);
+}
+
 }  // namespace hyperparallel::engine::row_tables
