@@ -245,9 +245,7 @@ TEST_F(ConfigTest, RulesBetweenKeysAreChecked) {
   EXPECT_THAT(errors({"--train.length_ramp=[{until_step: 2, seq_len: 0}, {until_step: 3}]"}),
               AllOf(HasSubstr("length_ramp[0].seq_len: expected a whole number at least 1"),
                     Not(HasSubstr("length_ramp[0]: until")), HasSubstr("length_ramp[1]: until_step and seq_len are required")));
-  EXPECT_THAT(
-      errors({"--model.engram_folder=/nonexistent", "--optimizer.state_folder=/proc"}),
-      AllOf(HasSubstr("model.engram_folder: /nonexistent is no folder"), HasSubstr("optimizer.state_folder: /proc cannot")));
+  EXPECT_THAT(errors({"--model.engram_folder=/nonexistent"}), HasSubstr("model.engram_folder: /nonexistent is no folder"));
   EXPECT_THAT(errors({"--optimizer.schedules=[{name: a}, {name: a, min_lr: 1}, {lr: 3}]"}),
               AllOf(HasSubstr("two are called `a`"), HasSubstr("optimizer.schedules[2]: name is required"),
                     HasSubstr("optimizer.schedules[1]: the lowest learning rate 1")));
