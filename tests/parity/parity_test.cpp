@@ -70,7 +70,24 @@ std::vector<Layout> picture_layouts() {
 }
 INSTANTIATE_TEST_SUITE_P(Pictures, Parity, testing::ValuesIn(picture_layouts()), kName);
 
-// Update rules that need rows, columns or matrices as a whole: the mix that the model declares, and one that turns it around.
+// Those that are many runs dear: each set of data has seven runs of one rank to compare with.
+std::vector<Layout> in_whole_runs(std::vector<Layout> layouts) {
+  return run_all() ? std::move(layouts) : std::vector<Layout>();
+}
+
+// The mix of update rules that the model declares, and all losses at once.
+std::vector<Layout> everything_layouts() {
+  return {{"Tp2Ep4Sp", 4, {"--parallel.tp=2", "--parallel.ep=4", "--parallel.sequence_parallel=true"}, {}, kEverything},
+          {"Hsdp2Cp2Ep2RecomputedTablesInFiles",
+           4,
+           {"--parallel.fsdp_replicate=2", "--parallel.cp=2", "--parallel.ep=2", "--recompute.mode=full",
+            "--model.engram_storage=mmap"},
+           {},
+           kEverything}};
+}
+INSTANTIATE_TEST_SUITE_P(Everything, Parity, testing::ValuesIn(everything_layouts()), kName);
+
+// Update rules that need rows, columns or matrices as a whole, alone: the declared mix, and one that turns it around.
 std::vector<Layout> update_layouts() {
   const Data declared{"--optimizer.name=muon"};
   const Data turned{
@@ -78,7 +95,7 @@ std::vector<Layout> update_layouts() {
       "--optimizer.groups=[{match: '*.engram.embed.weight', optimizer: muon}, {match: model.embed.weight, optimizer: adamw}, "
       "{match: '*.wq_?.weight', optimizer: sinkhorn, lr_scale: 0.5}, {match: '*.compressor.wkv.weight', optimizer: sinkhorn}, "
       "{match: '*.hc_*_fn', optimizer: adamw, weight_decay: 0}]"};
-  return {
+  return in_whole_runs({
       {"DeclaredDp2", 2, {}, {}, declared},
       {"DeclaredTp2Ep4Sp", 4, {"--parallel.tp=2", "--parallel.ep=4", "--parallel.sequence_parallel=true"}, {}, declared},
       {"DeclaredHsdp2Cp2Ep2",
@@ -88,29 +105,32 @@ std::vector<Layout> update_layouts() {
        declared},
       {"TurnedTp2Ep2", 4, {"--parallel.tp=2", "--parallel.ep=2"}, {}, turned},
       {"TurnedHsdp2Dp4", 4, {"--parallel.fsdp_replicate=2"}, {}, turned},
-  };
+  });
 }
 INSTANTIATE_TEST_SUITE_P(Updates, Parity, testing::ValuesIn(update_layouts()), kName);
 
 // Engram tables whose rows have one owner each, in memory and in files.
-const Data kSparseTables{"--model.engram_storage=host"};
-const Data kBalancedTables{"--model.engram_storage=host", "--optimizer.name=muon"};
 std::vector<Layout> table_layouts() {
-  return {
-      {"SparseAdamTp2Cp2Ep2",
-       4,
-       {"--parallel.tp=2", "--parallel.cp=2", "--parallel.ep=2", "--recompute.mode=full"},
-       {},
-       kSparseTables},
-      {"SparseAdamHsdp2Dp4InFiles", 4, {"--parallel.fsdp_replicate=2", "--model.engram_storage=mmap"}, {}, kSparseTables},
-      {"SinkhornTp2Cp3Ep6SpInFiles",
-       6,
-       {"--parallel.tp=2", "--parallel.cp=3", "--parallel.ep=6", "--parallel.sequence_parallel=true",
-        "--model.engram_storage=mmap"},
-       {},
-       kBalancedTables},
-  };
+  return {{"SparseAdamTp2Cp2Ep2",
+           4,
+           {"--parallel.tp=2", "--parallel.cp=2", "--parallel.ep=2", "--recompute.mode=full"},
+           {},
+           kSparseTables},
+          {"SparseAdamHsdp2Dp4InFiles", 4, {"--parallel.fsdp_replicate=2", "--model.engram_storage=mmap"}, {}, kSparseTables}};
 }
+INSTANTIATE_TEST_SUITE_P(Tables, Parity, testing::ValuesIn(table_layouts()), kName);
+
+std::vector<Layout> balanced_table_layouts() {
+  const Data balanced{"--model.engram_storage=host", "--optimizer.name=muon"};
+  return in_whole_runs({{"Tp2Cp3Ep6SpInFiles",
+                         6,
+                         {"--parallel.tp=2", "--parallel.cp=3", "--parallel.ep=6", "--parallel.sequence_parallel=true",
+                          "--model.engram_storage=mmap"},
+                         {},
+                         balanced}});
+}
+INSTANTIATE_TEST_SUITE_P(BalancedTables, Parity, testing::ValuesIn(balanced_table_layouts()), kName);
+
 // The dense stage of the indexer: nothing is chosen, and nothing else learns.
 std::vector<Layout> dense_layouts() {
   const Data dense{"--train.loss.indexer_dense", "--train.trainable=['*.attn.indexer.*']"};
@@ -121,8 +141,6 @@ std::vector<Layout> dense_layouts() {
            dense}};
 }
 INSTANTIATE_TEST_SUITE_P(DenseIndexer, Parity, testing::ValuesIn(dense_layouts()), kName);
-
-INSTANTIATE_TEST_SUITE_P(Tables, Parity, testing::ValuesIn(table_layouts()), kName);
 
 TEST(ParityInDouble, TablesOutsideOfDeviceMemoryMoveAsThoseInside) {
   expect_same_in_double({"",
@@ -135,20 +153,20 @@ TEST(ParityInDouble, TablesOutsideOfDeviceMemoryMoveAsThoseInside) {
 // Draft layers beside the model, with anchors on both sides of every border.
 std::vector<Layout> draft_layouts() {
   const Data drafts{"--train.loss.draft.weight=0.5", "--train.loss.draft.anchors=29"};
-  return {
-      {"Tp2Cp2Ep4Sp",
-       4,
-       {"--parallel.tp=2", "--parallel.cp=2", "--parallel.ep=4", "--parallel.sequence_parallel=true", "--recompute.mode=full"},
-       {},
-       drafts},
-      {"Dp2Cp2BalancedEp2", 4, {"--parallel.cp=2", "--parallel.ep=2", "--parallel.cp_shard=balanced"}, {}, drafts},
-      {"Hsdp2Tp2WholeVocabulary",
-       4,
-       {"--parallel.fsdp_replicate=2", "--parallel.tp=2",
-        "--parallel.plan_overrides=[{match: model.embed.weight, role: replicated}, {match: lm_head.weight, role: replicated}, "
-        "{match: '*.markov_head.*', role: replicated}]"},
-       {},
-       drafts}};
+  return in_whole_runs(
+      {{"Tp2Cp2Ep4Sp",
+        4,
+        {"--parallel.tp=2", "--parallel.cp=2", "--parallel.ep=4", "--parallel.sequence_parallel=true", "--recompute.mode=full"},
+        {},
+        drafts},
+       {"Dp2Cp2BalancedEp2", 4, {"--parallel.cp=2", "--parallel.ep=2", "--parallel.cp_shard=balanced"}, {}, drafts},
+       {"Hsdp2Tp2WholeVocabulary",
+        4,
+        {"--parallel.fsdp_replicate=2", "--parallel.tp=2",
+         "--parallel.plan_overrides=[{match: model.embed.weight, role: replicated}, {match: lm_head.weight, role: replicated}, "
+         "{match: '*.markov_head.*', role: replicated}]"},
+        {},
+        drafts}});
 }
 INSTANTIATE_TEST_SUITE_P(Drafts, Parity, testing::ValuesIn(draft_layouts()), kName);
 

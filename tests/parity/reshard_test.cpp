@@ -127,10 +127,8 @@ TEST_P(ReshardingStates, AllTheWayToTheEnd) {
   expect_later_steps(both, found, run_both);
 }
 
-const Data kSparseAdam{"--model.engram_storage=host"}, kMixed{"--model.engram_storage=host", "--optimizer.name=muon"};
 INSTANTIATE_TEST_SUITE_P(AdamW, ReshardingStates, testing::Values(Data{}));
-INSTANTIATE_TEST_SUITE_P(SparseAdam, ReshardingStates, testing::Values(kSparseAdam));
-INSTANTIATE_TEST_SUITE_P(MuonAndSinkhorn, ReshardingStates, testing::Values(kMixed));
+INSTANTIATE_TEST_SUITE_P(Everything, ReshardingStates, testing::Values(kEverything));
 
 // Known from other trainers: the padded rows of the last shard came back wrong. Here nothing is padded.
 class Resume : public testing::TestWithParam<Layout> {};
@@ -149,9 +147,8 @@ TEST_P(Resume, OnTheSameLayoutGivesTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(
     Layouts, Resume,
     testing::Values(
-        Layout{"AdamW", 4, {"--parallel.tp=2", "--parallel.ep=2"}, {}},
-        Layout{"SparseAdam", 3, {"--parallel.cp=3", "--parallel.ep=3"}, {}, kSparseAdam},
-        Layout{"MuonAndSinkhornInFiles", 4, {"--parallel.tp=2", "--parallel.ep=2", "--model.engram_storage=mmap"}, {}, kMixed}),
+        Layout{"SparseAdam", 3, {"--parallel.cp=3", "--parallel.ep=3"}, {}, kSparseTables},
+        Layout{"EverythingInFiles", 4, {"--parallel.tp=2", "--parallel.ep=2", "--model.engram_storage=mmap"}, {}, kEverything}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

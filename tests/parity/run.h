@@ -46,6 +46,12 @@ using Data = std::vector<std::string>;
 const Outcome& one_rank(const Data& data = {});
 const Outcome& exact(const Data& data = {});
 
+// Of Data: tables outside of device memory under SparseAdam; and the declared mix of update rules, with such tables and all
+// losses.
+inline const Data kSparseTables{"--model.engram_storage=host"};
+inline const Data kEverything{"--optimizer.name=muon", "--model.engram_storage=host", "--train.loss.z=1e-4",
+                              "--train.loss.draft.weight=0.5", "--train.loss.draft.anchors=29"};
+
 double relative(double a, double b);
 double largest(const at::Tensor& tensor);
 
