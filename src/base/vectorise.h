@@ -7,6 +7,8 @@
 // or they stay at the baseline.
 #pragma once
 
+#include <type_traits>
+
 namespace hyperparallel {
 
 #if defined(__x86_64__)
@@ -54,6 +56,14 @@ void vectorise_products(const Body& body) {
   if (kHasFma && kInstructionSet != InstructionSet::kBaseline) return run_avx2_fma(body);
   body();
 }
+// Likewise; body(std::true_type) where vectors of 64 bytes are native and there are 32 of them, else body(std::false_type).
+template <class Body>
+void vectorise_products_by_width(const Body& body) {
+  using namespace vectorise_detail;
+  if (kHasFma && kInstructionSet == InstructionSet::kAvx512 && __builtin_cpu_supports("avx512vl"))
+    return run_avx512_fma([&]() __attribute__((always_inline)) { body(std::true_type()); });
+  vectorise_products([&]() __attribute__((always_inline)) { body(std::false_type()); });
+}
 #else
 template <class Body>
 void vectorise(const Body& body) {
@@ -62,6 +72,10 @@ void vectorise(const Body& body) {
 template <class Body>
 void vectorise_products(const Body& body) {
   body();
+}
+template <class Body>
+void vectorise_products_by_width(const Body& body) {
+  body(std::false_type());
 }
 #endif
 

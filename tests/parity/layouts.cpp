@@ -147,7 +147,7 @@ std::vector<Layout> matrix_layouts() {
   if (run_all()) {
     for (int ranks : {1, 2, 4}) add(all_layouts(ranks), SIZE_MAX);
   } else {
-    add(cover_of(4), 9);
+    add(cover_of(4), 6);
   }
   add(cover_of(8), run_all() ? SIZE_MAX : 2);
   return layouts;

@@ -27,7 +27,7 @@ std::vector<Layout> pairwise_cover(const std::vector<Layout>& layouts);
 const std::vector<Layout>& cover_of(int ranks);
 
 // HYPERPARALLEL_PARITY=all in the environment (`./test --parity=all`): every layout of 1, 2 and 4 ranks and a pairwise cover
-// of 8. Otherwise a fixed part that fits a build machine's minutes: of the covers of 4 and 8 the nine and two layouts with the
+// of 8. Otherwise a fixed part that fits a build machine's minutes: of the covers of 4 and 8 the six and two layouts with the
 // most pairs.
 bool run_all();
 // The layouts of one run of the matrix.

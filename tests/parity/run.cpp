@@ -1,5 +1,6 @@
 #include "parity/run.h"
 
+#include <future>
 #include <mutex>
 
 #include "base/random.h"
@@ -173,15 +174,19 @@ const std::map<std::string, double>& parameter_rounding(const Data& data) {
       rounding[name] = std::max(rounding[name], rms(parameter - exact(data).parameters.at(name)));
   };
   add(one_rank(data).parameters);
+  std::vector<std::future<Outcome>> runs;
   for (int which = 1; which <= 4; ++which) {
-    RunOptions options;
-    options.callbacks = [which] {
-      std::vector<std::unique_ptr<TrainerCallback>> callbacks;
-      callbacks.push_back(std::make_unique<Disturb>(which));
-      return callbacks;
-    };
-    add(run({"", 1, {}, {}, data}, options).parameters);
+    runs.push_back(std::async(std::launch::async, [&data, which] {
+      RunOptions options;
+      options.callbacks = [which] {
+        std::vector<std::unique_ptr<TrainerCallback>> callbacks;
+        callbacks.push_back(std::make_unique<Disturb>(which));
+        return callbacks;
+      };
+      return run({"", 1, {}, {}, data}, options);
+    }));
   }
+  for (std::future<Outcome>& one : runs) add(one.get().parameters);
   return rounding;
 }
 
