@@ -9,4 +9,7 @@ namespace hyperparallel {
 // is.
 bool glob_matches(const std::string& glob, const std::string& text);
 
+// Layers that are alike share a name: "model.layers.*.attn.wkv.weight".
+std::string without_numbers(const std::string& name);
+
 }  // namespace hyperparallel

@@ -39,6 +39,7 @@ void vectorise(const Body& body) {
 // Bits are the same in every run on a machine, and differ between instruction sets.
 namespace vectorise_detail {
 inline const bool kHasFma = __builtin_cpu_supports("fma");
+inline const bool kHasWideFma = kHasFma && kInstructionSet == InstructionSet::kAvx512 && __builtin_cpu_supports("avx512vl");
 template <class Body>
 [[gnu::target("avx512f,avx512vl,avx512dq,avx2,fma,prefer-vector-width=512")]] void run_avx512_fma(const Body& body) {
   body();
@@ -52,7 +53,7 @@ template <class Body>
 template <class Body>
 void vectorise_products(const Body& body) {
   using namespace vectorise_detail;
-  if (kHasFma && kInstructionSet == InstructionSet::kAvx512 && __builtin_cpu_supports("avx512vl")) return run_avx512_fma(body);
+  if (kHasWideFma) return run_avx512_fma(body);
   if (kHasFma && kInstructionSet != InstructionSet::kBaseline) return run_avx2_fma(body);
   body();
 }
@@ -60,8 +61,7 @@ void vectorise_products(const Body& body) {
 template <class Body>
 void vectorise_products_by_width(const Body& body) {
   using namespace vectorise_detail;
-  if (kHasFma && kInstructionSet == InstructionSet::kAvx512 && __builtin_cpu_supports("avx512vl"))
-    return run_avx512_fma([&]() __attribute__((always_inline)) { body(std::true_type()); });
+  if (kHasWideFma) return run_avx512_fma([&]() __attribute__((always_inline)) { body(std::true_type()); });
   vectorise_products([&]() __attribute__((always_inline)) { body(std::false_type()); });
 }
 #else

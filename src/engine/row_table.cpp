@@ -166,11 +166,10 @@ void RowTable::fill(const std::function<at::Tensor(int64_t, int64_t)>& values) {
 
 std::vector<int64_t> RowTable::rows_that_differ_from_zero() const {
   std::vector<int64_t> rows;
-  const std::vector<char> zeros(row_bytes(), 0);
+  const at::Tensor values = at::empty({1, width_}, table_.options());
   for (int64_t word = 0; word * 64 < rows_; ++word) {
     if (bits_[word] == 0 && !start_) continue;
     for (int64_t row = word * 64; row < std::min(rows_, word * 64 + 64); ++row) {
-      at::Tensor values = at::empty({1, width_}, table_.options());
       read(row, values);
       if (values.ne(0).any().item<bool>()) rows.push_back(row);
     }

@@ -1,6 +1,7 @@
 #include "engine/segment_clock.h"
 
-#include <cctype>
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "base/clock.h"
@@ -32,14 +33,8 @@ void SegmentTimes::on_action_end(const Executor& executor, const Action& action)
   const bool is_segment =
       action.kind == ActionKind::kForward || action.kind == ActionKind::kRecompute || action.kind == ActionKind::kBackward;
   if (!is_segment) return;
-  std::string kind = std::string(to_string(action.kind)) + " ";
-  for (const char c : executor.program().segments[action.index].name) {
-    if (!std::isdigit(static_cast<unsigned char>(c))) {
-      kind += c;
-    } else if (kind.back() != '*') {
-      kind += '*';
-    }
-  }
+  const std::string kind =
+      fmt::format("{} {}", to_string(action.kind), without_numbers(executor.program().segments[action.index].name));
   seconds_[kind] += monotonic_seconds() - begin_;
 }
 

@@ -34,7 +34,6 @@ class SegmentTimes : public ActionObserver {
   void on_action_end(const Executor& executor, const Action& action) override;
 
   const std::map<std::string, double>& seconds() const { return seconds_; }  // recomputed forwards are kinds of their own
-  void clear() { seconds_.clear(); }
 
  private:
   std::map<std::string, double> seconds_;

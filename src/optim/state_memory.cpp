@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "base/box.h"
 #include "base/trace.h"
 
 namespace hyperparallel::optim {

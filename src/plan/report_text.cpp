@@ -16,18 +16,4 @@ std::string with_commas(int64_t number) {
   return fmt::format("{},{:03}", with_commas(number / 1000), number % 1000);
 }
 
-std::string without_numbers(const std::string& name) {
-  std::string text;
-  for (size_t i = 0; i < name.size(); ++i) {
-    const bool digit =
-        std::isdigit(static_cast<unsigned char>(name[i])) != 0 && i > 0 && (name[i - 1] == '.' || text.ends_with('*'));
-    if (!digit) {
-      text += name[i];
-    } else if (!text.ends_with('*')) {
-      text += '*';
-    }
-  }
-  return text;
-}
-
 }  // namespace hyperparallel::plan

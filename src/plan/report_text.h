@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/glob.h"
+
 namespace hyperparallel::plan {
 
 std::string bytes_text(int64_t bytes);    // "1.25 GB"
 std::string with_commas(int64_t number);  // "1,234"
-// Layers that lie alike share a line: "model.layers.*.attn.wkv.weight".
-std::string without_numbers(const std::string& name);
 
 // Items with one key in one line, in the order of their first.
 template <class Item, class Key>

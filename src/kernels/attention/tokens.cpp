@@ -7,27 +7,10 @@
 
 #include "base/vectorise.h"
 #include "kernels/vector_math.h"
-
-#define HP_INLINE [[gnu::always_inline]] inline
+#include "kernels/vectors.h"
 
 namespace hyperparallel::kernels::attention {
 namespace {
-
-template <class T, int N>
-struct Vector {
-  typedef T type __attribute__((vector_size(N * sizeof(T)), aligned(alignof(T)), may_alias));
-};
-template <class T, int N>
-using Vec = typename Vector<T, N>::type;
-
-template <class T, int N>
-HP_INLINE Vec<T, N> load(const T* from) {
-  return *reinterpret_cast<const Vec<T, N>*>(from);
-}
-template <class T, int N>
-HP_INLINE void store(T* to, Vec<T, N> v) {
-  *reinterpret_cast<Vec<T, N>*>(to) = v;
-}
 
 // to [d, L] = from [heads, d] * scale for heads first .. first + L - 1; 0 for those that are not there.
 template <class T, int L>

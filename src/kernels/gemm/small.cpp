@@ -4,27 +4,10 @@
 #include <type_traits>
 
 #include "base/vectorise.h"
-
-#define HP_INLINE [[gnu::always_inline]] inline
+#include "kernels/vectors.h"
 
 namespace hyperparallel::kernels {
 namespace {
-
-template <class T, int N>
-struct Vector {
-  typedef T type __attribute__((vector_size(N * sizeof(T)), aligned(alignof(T)), may_alias));
-};
-template <class T, int N>
-using Vec = typename Vector<T, N>::type;
-
-template <class T, int W>
-HP_INLINE Vec<T, W> load(const T* from) {
-  return *reinterpret_cast<const Vec<T, W>*>(from);
-}
-template <class T, int W>
-HP_INLINE void store(T* to, Vec<T, W> v) {
-  *reinterpret_cast<Vec<T, W>*>(to) = v;
-}
 
 // What becomes of the products.
 template <class T>

@@ -223,16 +223,16 @@ class AttentionLayer {
     const int64_t chunk = builder_.options.attention_chunk;
     std::vector<ValueId> reads{q_, window_kv, compressed, topk, row, start};
     if (halo.valid()) reads.insert(reads.end(), {halo, keys});
-    program_.segment(name_ + ".teacher", reads, {attention}, {sink},
-                     [=, q = q_, shape = kernels::AttentionShape{text_.sliding_window, chunk, builder_.options.fused_attention},
-                      windowed = builder_.options.losses.window_in_teacher](SegmentRun& run) {
-                       const at::NoGradGuard constant;
-                       run.choose(attention, [&] {
-                         return kernels::chosen_attention(run.read(q), window_keys(run, window_kv, halo, keys),
-                                                          run.read(compressed), run.read(topk), run.parameter(sink),
-                                                          run.read(row), run.read(start), shape, windowed);
-                       });
-                     });
+    program_.segment(
+        name_ + ".teacher", reads, {attention}, {sink},
+        [=, q = q_, shape = attention_shape(builder_), windowed = builder_.options.losses.window_in_teacher](SegmentRun& run) {
+          const at::NoGradGuard constant;
+          run.choose(attention, [&] {
+            return kernels::chosen_attention(run.read(q), window_keys(run, window_kv, halo, keys), run.read(compressed),
+                                             run.read(topk), run.parameter(sink), run.read(row), run.read(start), shape,
+                                             windowed);
+          });
+        });
     const ValueId index_keys = builder_.published.index_keys;
     program_.segment(name_ + ".student", {index_q_, index_weights_, index_keys, topk}, {scores}, {},
                      [=, index_q = index_q_, index_weights = index_weights_, heads = text_.index_n_heads](SegmentRun& run) {
@@ -263,9 +263,7 @@ class AttentionLayer {
     program_.segment(
         name_ + ".dense_loss", reads, {loss}, {sink},
         [=, index_q = index_q_, index_weights = index_weights_, groups = groups_, q = q_, heads = text_.index_n_heads,
-         shape =
-             kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk, builder_.options.fused_attention},
-         windowed = builder_.options.losses.window_in_teacher](SegmentRun& run) {
+         shape = attention_shape(builder_), windowed = builder_.options.losses.window_in_teacher](SegmentRun& run) {
           const auto sum_over_tp = [&](const at::Tensor& part) {
             return run.group("tp").all_reduce(part, layer + ".dense_loss").wait();
           };
@@ -304,9 +302,7 @@ class AttentionLayer {
     if (dense) reads.insert(reads.end(), {groups_.first, groups_.count});
     program_.segment(
         name_ + ".attend", reads, {out}, {output.sink, output.wo_a, output.wo_b},
-        [=, q = q_, rope = rope_, groups = groups_,
-         shape = kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk,
-                                         builder_.options.fused_attention}](SegmentRun& run) {
+        [=, q = q_, rope = rope_, groups = groups_, shape = attention_shape(builder_)](SegmentRun& run) {
           const at::Tensor near_kv = window_keys(run, window_kv, halo, keys);
           const at::Tensor far_kv = compressed.valid() ? run.read(compressed) : at::Tensor();
           const at::Tensor far = topk.valid() ? run.read(topk) : at::Tensor();

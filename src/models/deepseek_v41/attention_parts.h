@@ -4,6 +4,7 @@
 #include <string>
 
 #include "engine/executor.h"
+#include "kernels/attention/op.h"
 #include "kernels/rope/op.h"
 #include "models/deepseek_v41/builder.h"
 
@@ -18,6 +19,11 @@ engine::UpdateHint update_by(const std::string& name, int64_t count, int64_t row
 at::Tensor with_received(const at::Tensor& own, const at::Tensor& received);
 // Own and received window keys in the order of their tokens. Without received rows own ones are in order already.
 at::Tensor arranged_keys(const at::Tensor& own, const at::Tensor& received, const at::Tensor& rows);
+
+// Of every layer's sparse attention.
+inline kernels::AttentionShape attention_shape(const ModelBuilder& builder) {
+  return {builder.text().sliding_window, builder.options.attention_chunk, builder.options.fused_attention};
+}
 
 // The segment `NAME.queries` of this rank's heads, for x [rows, hidden] of the region `tokens`.
 struct QueryValues {

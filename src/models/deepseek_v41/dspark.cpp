@@ -132,10 +132,7 @@ class DraftStack {
     program_.segment(
         name + ".attend",
         {q, main_kv, halo, own_kv, in_.window_rows, in_.slots_of_block, in_.key_row, in_.key_start, rope.cos, rope.sin}, {out},
-        {output.sink, output.wo_a, output.wo_b},
-        [=, in = in_,
-         shape = kernels::AttentionShape{text_.sliding_window, builder_.options.attention_chunk,
-                                         builder_.options.fused_attention}](SegmentRun& run) {
+        {output.sink, output.wo_a, output.wo_b}, [=, in = in_, shape = attention_shape(builder_)](SegmentRun& run) {
           const at::Tensor keys = arranged_keys(run.read(main_kv), run.read(halo), run.read(in.window_rows));
           const at::Tensor mixed =
               kernels::csa2_attention(run.read(q), keys, run.read(own_kv), run.read(in.slots_of_block),
