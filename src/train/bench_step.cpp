@@ -34,9 +34,11 @@ data::MicroBatch random_batch(int64_t words, int64_t tokens) {
   return batch;
 }
 
-template <class Run>
-double median_seconds(int repetitions, const Run& run) {
+// Of runs after a first one that is not timed; `warm` is called between them.
+template <class Run, class Warm>
+double median_seconds(int repetitions, const Run& run, const Warm& warm) {
   run();
+  warm();
   std::vector<double> seconds;
   for (int i = 0; i < repetitions; ++i) {
     const double begin = monotonic_seconds();
@@ -70,16 +72,18 @@ BenchStepResult bench_step(const models::ArchitecturePtr& architecture, const Be
     const engine::ValueMap inputs = run->inputs(batch);
     BenchStepRow row;
     row.tokens = tokens;
-    row.forward_seconds = median_seconds(options.repetitions, [&] { executor.run(forward, {inputs}, {}); });
+    row.forward_seconds = median_seconds(options.repetitions, [&] { executor.run(forward, {inputs}, {}); }, [] {});
     engine::reset_peak_allocated_bytes();
     engine::SegmentTimes times;
-    executor.add_observer(times);
-    row.step_seconds = median_seconds(options.repetitions, [&] {
-      executor.run(step, {inputs}, {{1.0 / static_cast<double>(batch.supervised_tokens)}});
-      parameters.clear_gradients();
-    });
+    row.step_seconds = median_seconds(
+        options.repetitions,
+        [&] {
+          executor.run(step, {inputs}, {{1.0 / static_cast<double>(batch.supervised_tokens)}});
+          parameters.clear_gradients();
+        },
+        [&] { executor.add_observer(times); });
     executor.remove_observer(times);
-    for (const auto& [kind, seconds] : times.seconds()) row.segments[kind] = seconds / (options.repetitions + 1);
+    for (const auto& [kind, seconds] : times.seconds()) row.segments[kind] = seconds / options.repetitions;
     row.tokens_per_second = static_cast<double>(tokens) / row.step_seconds;
     row.mfu = architecture->needed_flops(batch) / row.step_seconds / (result.peak_gflops * 1e9);
     row.peak_allocated_bytes = engine::peak_allocated_bytes();

@@ -56,10 +56,7 @@ enum class CpShard { kContiguous, kBalanced };
 constexpr auto choices(CpShard) {
   return std::array{"contiguous", "balanced"};
 }
-enum class Kernel { kReference, kFused };
-constexpr auto choices(Kernel) {
-  return std::array{"reference", "fused"};
-}
+using Kernel = kernels::Implementation;
 enum class RecomputeMode { kNone, kFull, kSelective };
 constexpr auto choices(RecomputeMode) {
   return std::array{"none", "full", "selective"};
@@ -136,10 +133,11 @@ struct ParallelSection {
 };
 
 struct KernelsSection {
-  Kernel attention = Kernel::kFused;
+  Kernel attention = Kernel::kMega;
   Kernel indexer = Kernel::kReference;
-  Kernel moe = Kernel::kReference;
-  Kernel mhc = Kernel::kReference;
+  Kernel gate = Kernel::kMega;
+  Kernel moe = Kernel::kMega;
+  Kernel mhc = Kernel::kMega;
   Kernel engram = Kernel::kReference;
   Kernel cross_entropy = Kernel::kReference;
   Kernel linear = Kernel::kReference;

@@ -94,11 +94,11 @@ class Checker {
 
   void check_unfinished() {
     const KernelsSection& k = c_.kernels;
-    const std::pair<const char*, Kernel> kernels[] = {
-        {"indexer", k.indexer}, {"moe", k.moe}, {"mhc", k.mhc}, {"engram", k.engram}, {"cross_entropy", k.cross_entropy},
+    const std::pair<const char*, Kernel> operations[] = {
+        {"indexer", k.indexer}, {"engram", k.engram}, {"cross_entropy", k.cross_entropy},
         {"linear", k.linear}};
-    for (const auto& [name, kernel] : kernels) {
-      if (kernel != Kernel::kReference) unfinished(fmt::format("kernels.{}", name), "fused", "reference");
+    for (const auto& [name, kernel] : operations) {
+      if (kernel != Kernel::kReference) unfinished(fmt::format("kernels.{}", name), kernels::to_string(kernel), "reference");
     }
     if (c_.data.allow_http) unfinished("data.allow_http", "true", "false");
   }

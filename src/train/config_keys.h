@@ -130,7 +130,8 @@ template <class V, Is<KernelsSection> C>
 void visit_keys(V& visit, C& c) {
   visit("attention", c.attention, any(), "CSA2 attention");
   visit("indexer", c.indexer, any(), "index scores, top-k and candidates");
-  visit("moe", c.moe, any(), "router and experts");
+  visit("gate", c.gate, any(), "router scores, choice of experts and their weights");
+  visit("moe", c.moe, any(), "experts");
   visit("mhc", c.mhc, any(), "residual streams");
   visit("engram", c.engram, any(), "Engram look-up and gate");
   visit("cross_entropy", c.cross_entropy, any(), "vocabulary projection with its loss");
@@ -353,7 +354,7 @@ void visit_keys(V& visit, C& c) {
   visit.section("model", c.model, "the architecture and how it starts");
   visit.section("data", c.data, "files, tokens, pictures, rows");
   visit.section("parallel", c.parallel, "the layout over ranks");
-  visit.section("kernels", c.kernels, "which implementation computes an operation; in this version `reference` alone");
+  visit.section("kernels", c.kernels, "the fastest implementation of each operation that may be taken (`hyperparallel inspect kernels`)");
   visit.section("recompute", c.recompute, "values recomputed in backward instead of kept");
   visit.section("optimizer", c.optimizer, "how parameters change");
   visit.section("train", c.train, "length, batch, numerics, output");

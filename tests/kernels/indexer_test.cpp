@@ -46,7 +46,7 @@ struct IndexProblem {
   }
 };
 
-using Choice = std::vector<std::set<int64_t>>;
+using GroupSets = std::vector<std::set<int64_t>>;
 
 // The best `k` of `ids` by score, the smaller first among equals.
 std::set<int64_t> best_of(std::vector<int64_t> ids, const std::function<double(int64_t)>& score, int64_t k) {
@@ -59,8 +59,8 @@ double score_of(const IndexProblem& p, int64_t t, int64_t g) {
   return p.scores.const_data_ptr<float>()[t * p.layout.groups + g];
 }
 
-Choice brute_topk(const IndexProblem& p, int64_t k, const Choice* blocks, int64_t block_size) {
-  Choice choice;
+GroupSets brute_topk(const IndexProblem& p, int64_t k, const GroupSets* blocks, int64_t block_size) {
+  GroupSets choice;
   for (int64_t t = 0; t < p.layout.tokens; ++t) {
     std::vector<int64_t> visible;
     for (int64_t g = 0; g < p.layout.count[t]; ++g) {
@@ -72,8 +72,8 @@ Choice brute_topk(const IndexProblem& p, int64_t k, const Choice* blocks, int64_
   return choice;
 }
 
-Choice brute_candidates(const IndexProblem& p, int64_t keep, int64_t block_size) {
-  Choice choice;
+GroupSets brute_candidates(const IndexProblem& p, int64_t keep, int64_t block_size) {
+  GroupSets choice;
   for (int64_t t = 0; t < p.layout.tokens; ++t) {
     const int64_t count = p.layout.count[t];
     if (count == 0) {
@@ -99,7 +99,7 @@ Choice brute_candidates(const IndexProblem& p, int64_t keep, int64_t block_size)
 }
 
 // Rows ascending, then -1.
-void expect_rows(const at::Tensor& ours, const Choice& expected, const std::string& what) {
+void expect_rows(const at::Tensor& ours, const GroupSets& expected, const std::string& what) {
   ASSERT_EQ(ours.size(0), static_cast<int64_t>(expected.size()));
   EXPECT_EQ(ours.scalar_type(), at::kInt);
   for (int64_t t = 0; t < ours.size(0); ++t) {
@@ -133,7 +133,7 @@ TEST(Indexer, TopkEqualsBruteForceWithTiesInChunksOfEverySize) {
   for (const Layout& layout : layouts()) {
     const IndexProblem p(layout);
     for (int64_t k : {1, 5, 64}) {
-      const Choice expected = brute_topk(p, k, nullptr, 1);
+      const GroupSets expected = brute_topk(p, k, nullptr, 1);
       for (int64_t chunk : {1, 100, 1 << 20}) {
         expect_rows(choose_groups(p.queries, p.keys, k, {}, {}, chunk).topk, expected, "chunk " + std::to_string(chunk));
       }
@@ -154,8 +154,8 @@ TEST(Indexer, CandidatesKeepTheNewestBlockAndRestrictLaterChoices) {
     const IndexProblem p(layout);
     for (int64_t block_size : {1, 4}) {
       for (int64_t keep : {1, 2, 50}) {
-        const Choice blocks = brute_candidates(p, keep, block_size), topk = brute_topk(p, 3, nullptr, 1),
-                     pooled = brute_topk(p, 3, &blocks, block_size);
+        const GroupSets blocks = brute_candidates(p, keep, block_size), topk = brute_topk(p, 3, nullptr, 1),
+                        pooled = brute_topk(p, 3, &blocks, block_size);
         for (int64_t chunk : {100, 1 << 20}) {
           const IndexChoice choice = choose_groups(p.queries, p.keys, 3, {keep, block_size}, {}, chunk);
           expect_rows(choice.candidates, blocks, "candidates");

@@ -27,6 +27,7 @@
 #include "engine/executor.h"
 #include "engine/layout.h"
 #include "engine/program.h"
+#include "kernels/choice.h"
 #include "models/adapter/builder.h"
 #include "models/adapter/switches.h"
 
@@ -53,6 +54,14 @@ struct AuxiliaryLosses {
   DraftLoss draft = {};
 };
 
+// The fastest implementations that may be taken (kernels/choice.h).
+struct KernelLimits {
+  kernels::Implementation attention = kernels::Implementation::kMega;
+  kernels::Implementation gate = kernels::Implementation::kMega;
+  kernels::Implementation moe = kernels::Implementation::kMega;
+  kernels::Implementation mhc = kernels::Implementation::kMega;
+};
+
 // The rank whose program it is, and how its segments compute (`kernels` of the configuration).
 struct ProgramOptions {
   engine::Layout layout;
@@ -60,7 +69,7 @@ struct ProgramOptions {
   int64_t attention_chunk = 128;             // queries per chunk of the reference attention
   int64_t index_chunk_elements = 8 << 20;    // score elements over all heads that an indexer holds at once
   int64_t cross_entropy_chunk = 1024;        // rows per chunk of the vocabulary cross-entropy
-  bool fused_attention = true;               // kernels.attention
+  KernelLimits kernels = {};
   AuxiliaryLosses losses = {};
   std::vector<std::string> trainable = {};  // globs over the parameters that learn; empty: all do
   std::filesystem::path table_folder = {};  // of the files of tables (ParameterUse::kTable); empty: they are in memory

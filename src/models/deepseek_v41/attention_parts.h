@@ -22,7 +22,7 @@ at::Tensor arranged_keys(const at::Tensor& own, const at::Tensor& received, cons
 
 // Of every layer's sparse attention.
 inline kernels::AttentionShape attention_shape(const ModelBuilder& builder) {
-  return {builder.text().sliding_window, builder.options.attention_chunk, builder.options.fused_attention};
+  return {builder.text().sliding_window, builder.options.attention_chunk, builder.options.kernels.attention >= kernels::Implementation::kFused};
 }
 
 // The segment `NAME.queries` of this rank's heads, for x [rows, hidden] of the region `tokens`.

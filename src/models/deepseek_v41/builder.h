@@ -90,7 +90,8 @@ engine::ValueId copy_to_streams(ModelBuilder& builder, const std::string& prefix
 // `pre` of the first site: one-hot on copy 0.
 engine::ValueId add_first_mix(ModelBuilder& builder, const std::string& name, engine::ValueId streams);
 
-// One site of mHC. `in` makes the sublayer's normalised input and the coefficients; `out` writes the sublayer's output back.
+// One site of mHC. `in` makes the sublayer's normalised input and the coefficients; `out` writes the sublayer's output back;
+// `boundary` is an `out` and the next site's `in` at once.
 struct MixSite {
   engine::ValueId pre, post, comb;
   engine::ValueId x;  // [tokens, hidden], normalised input of the sublayer
@@ -100,6 +101,12 @@ MixSite add_mix_in(ModelBuilder& builder, const Block& block, const std::string&
                    engine::ValueId pre);
 engine::ValueId add_mix_out(ModelBuilder& builder, const Block& block, const std::string& kind, const std::string& result,
                             const MixSite& site, engine::ValueId y, engine::ValueId streams);
+struct MixBoundary {
+  engine::ValueId streams;
+  MixSite site;  // of `kind`
+};
+MixBoundary add_mix_boundary(ModelBuilder& builder, const Block& block, const std::string& result, const MixSite& from,
+                             engine::ValueId y, engine::ValueId streams, const std::string& kind);
 
 // Fills the footprints of all segments: footprints.cpp.
 void declare_footprints(engine::Program& program, const ModelConfig& config, const ProgramOptions& options);

@@ -55,10 +55,9 @@ class DraftStack {
       const Block block{name, name + ".", text_.draft.n_routed_experts, text_.draft.num_experts_per_tok};
       program_.begin_region(name);
       const MixSite attn = add_mix_in(builder_, block, "attn", streams, pre);
-      streams = add_mix_out(builder_, block, "attn", "mid", attn, add_attention(block, attn.x), streams);
-      const MixSite ffn = add_mix_in(builder_, block, "ffn", streams, attn.pre);
+      const auto [mid, ffn] = add_mix_boundary(builder_, block, "mid", attn, add_attention(block, attn.x), streams, "ffn");
       program_.close_unit(name);
-      streams = add_mix_out(builder_, block, "ffn", "streams", ffn, add_moe(builder_, block, ffn.x), streams);
+      streams = add_mix_out(builder_, block, "ffn", "streams", ffn, add_moe(builder_, block, ffn.x), mid);
       pre = ffn.pre;
       program_.end_region();
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "kernels/mhc/mega.h"
 #include "models/adapter/footprints.h"
 #include "models/deepseek_v41/builder.h"
 
@@ -27,7 +28,8 @@ class Declaration {
         config_(config),
         t_(config.text),
         layout_(options.layout),
-        fused_(options.fused_attention),
+        fused_(options.kernels.attention >= kernels::Implementation::kFused),
+        mega_mhc_(options.kernels.mhc == kernels::Implementation::kMega),
         rows_(layout_.sequence_parallel ? "shard" : "tokens") {}
 
   void run() {
@@ -78,17 +80,35 @@ class Declaration {
   // `is_first`: the collapsing weights are constant.
   void add_mix(const std::string& name, const Dimension& rows, bool is_first) {
     const int64_t n = t_.hc_mult, d = t_.hidden_size;
-    Footprint in;
+    const bool is_boundary = footprints_.has(name + ".boundary");
+    Footprint in, out;
+    if (mega_mhc_) {
+      // Coefficients before they are normalised; sums of parameters' gradients.
+      const int64_t wide = (d + 15) / 16 * 16, numbers = (2 + n) * n * n * wide + wide;
+      const int64_t parts = kernels::mhc::gradient_parts(1 << 20, numbers);
+      in.saved = {math({rows, (2 + n) * n + 1})};
+      in.backward = {math({parts, numbers})};
+      if (!is_boundary) in.backward.push_back(compute({rows, n, d}));
+      set(name + (is_boundary ? ".boundary" : ".in"), in);
+      set(name + ".out", out);
+      return;
+    }
     in.saved = {math({rows, (2 + n) * n + 1})};
     if (!is_first) in.saved.push_back(cast({rows, n, d}));
     append(in.saved, saved_by_norm(rows, d));
     in.forward = collapsing(rows);
     in.backward = {math({rows, n, d}), math({3, rows, d})};
-    set(name + ".in", in);
-    Footprint out;
     out.saved = {cast({rows, n, d}), cast({rows, d})};
     out.forward = {math({2, rows, n, d}), cast({rows, n, d})};
     out.backward = {math({2, rows, n, d}), cast({2, rows, d})};
+    if (is_boundary) {
+      append(in.saved, out.saved);
+      append(in.backward, out.backward);
+      in.forward = out.forward;
+      set(name + ".boundary", in);
+    } else {
+      set(name + ".in", in);
+    }
     set(name + ".out", out);
   }
 
@@ -317,7 +337,8 @@ class Declaration {
   const ModelConfig& config_;
   const TextConfig& t_;
   const engine::Layout& layout_;
-  const bool fused_;      // attention
+  const bool fused_;  // attention
+  const bool mega_mhc_;
   const Dimension rows_;  // of the streams
 };
 

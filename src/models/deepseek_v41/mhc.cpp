@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "kernels/norm/op.h"
 #include "models/deepseek_v41/builder.h"
 
 namespace hyperparallel::models::deepseek_v41 {
@@ -37,45 +36,99 @@ ValueId add_first_mix(ModelBuilder& builder, const std::string& name, ValueId st
   return pre;
 }
 
-// NOTE [Single pass]: the coefficients of a site are computed from the streams that enter it, but its `pre` collapses the streams
-// only at the NEXT site; so one pass over the streams serves both.
-MixSite add_mix_in(ModelBuilder& builder, const Block& block, const std::string& kind, ValueId streams, ValueId pre) {
+namespace {
+
+// What a site declares.
+struct SiteParameters {
+  ParameterId norm, fn, base, scale;
+  double eps, hc_eps;
+  int64_t iterations;
+  kernels::Implementation how;
+
+  std::vector<ParameterId> ids() const { return {norm, fn, base, scale}; }
+  kernels::MixParameters read(SegmentRun& run) const {
+    return {run.parameter(fn), run.parameter(scale), run.parameter(base), run.parameter(norm), eps, hc_eps, iterations};
+  }
+};
+
+SiteParameters declare_site(ModelBuilder& builder, const Block& block, const std::string& kind) {
   const TextConfig& text = builder.text();
   const int64_t n = text.hc_mult, d = text.hidden_size;
-  const std::string prefix = block.parameters, name = block.name + ".hc_" + kind, rows = builder.stream_rows();
+  const std::string prefix = block.parameters;
   builder.partial = builder.layout().sequence_parallel;
-  const ParameterId norm = builder.gain(prefix + kind + "_norm.weight", d);
-  const ParameterId fn = builder.master_leaf(prefix + "hc_" + kind + "_fn", {(2 + n) * n, n * d},
-                                             Initialiser::normal(builder.std()), engine::UpdateHint::matrix());
-  const ParameterId base =
+  SiteParameters site;
+  site.norm = builder.gain(prefix + kind + "_norm.weight", d);
+  site.fn = builder.master_leaf(prefix + "hc_" + kind + "_fn", {(2 + n) * n, n * d}, Initialiser::normal(builder.std()),
+                                engine::UpdateHint::matrix());
+  site.base =
       builder.master_leaf(prefix + "hc_" + kind + "_base", {(2 + n) * n}, base_start(n, builder.config.switches.initialisation));
-  const ParameterId scale = builder.master_leaf(prefix + "hc_" + kind + "_scale", {3},
-                                                Initialiser::fill(builder.config.switches.initialisation.hc_scale));
-  const MixSite site{builder.program.value(name + ".pre", {rows, n}), builder.program.value(name + ".post", {rows, n}),
-                     builder.program.value(name + ".comb", {rows, n, n}), builder.program.value(name + ".x", {rows, d})};
+  site.scale = builder.master_leaf(prefix + "hc_" + kind + "_scale", {3},
+                                   Initialiser::fill(builder.config.switches.initialisation.hc_scale));
+  site.eps = text.rms_norm_eps, site.hc_eps = text.hc_eps, site.iterations = text.hc_sinkhorn_iters;
+  site.how = builder.options.kernels.mhc;
+  return site;
+}
+
+MixSite declare_values(ModelBuilder& builder, const std::string& name) {
+  const std::string rows = builder.stream_rows();
+  const int64_t n = builder.text().hc_mult, d = builder.text().hidden_size;
+  return {builder.program.value(name + ".pre", {rows, n}), builder.program.value(name + ".post", {rows, n}),
+          builder.program.value(name + ".comb", {rows, n, n}), builder.program.value(name + ".x", {rows, d})};
+}
+
+void make_site(SegmentRun& run, const MixSite& site, const kernels::MixIn& made) {
+  run.make(site.pre, made.coefficients.pre);
+  run.make(site.post, made.coefficients.post);
+  run.make(site.comb, made.coefficients.comb);
+  run.make(site.x, made.x);
+}
+
+ValueId declare_streams(ModelBuilder& builder, const Block& block, const std::string& name) {
+  return builder.program.value(block.name + "." + name,
+                               {builder.stream_rows(), builder.text().hc_mult, builder.text().hidden_size});
+}
+
+}  // namespace
+
+// NOTE [Single pass]: the coefficients of a site are computed from the streams that enter it, but its `pre` collapses the streams
+// only at the NEXT site; so one pass over the streams serves both, and what a site writes back as well (add_mix_boundary).
+MixSite add_mix_in(ModelBuilder& builder, const Block& block, const std::string& kind, ValueId streams, ValueId pre) {
+  const SiteParameters parameters = declare_site(builder, block, kind);
+  const std::string name = block.name + ".hc_" + kind;
+  const MixSite site = declare_values(builder, name);
   builder.program.segment(
-      name + ".in", {streams, pre}, {site.pre, site.post, site.comb, site.x}, {norm, fn, base, scale},
-      [=, eps = text.rms_norm_eps, hc_eps = text.hc_eps, iterations = text.hc_sinkhorn_iters](SegmentRun& run) {
-        const at::Tensor& x = run.read(streams);
-        const kernels::MixCoefficients mix =
-            kernels::mix_coefficients(x, run.parameter(fn), run.parameter(scale), run.parameter(base), eps, hc_eps, iterations);
-        run.make(site.pre, mix.pre);
-        run.make(site.post, mix.post);
-        run.make(site.comb, mix.comb);
-        run.make(site.x, kernels::rms_norm(kernels::collapse(x, run.read(pre)), run.parameter(norm), eps));
+      name + ".in", {streams, pre}, {site.pre, site.post, site.comb, site.x}, parameters.ids(), [=](SegmentRun& run) {
+        make_site(run, site, kernels::mix_in(run.read(streams), run.read(pre), parameters.read(run), parameters.how));
       });
   return site;
 }
 
 ValueId add_mix_out(ModelBuilder& builder, const Block& block, const std::string& kind, const std::string& result,
                     const MixSite& site, ValueId y, ValueId streams) {
-  const ValueId out = builder.program.value(block.name + "." + result,
-                                            {builder.stream_rows(), builder.text().hc_mult, builder.text().hidden_size});
+  const ValueId out = declare_streams(builder, block, result);
   builder.program.segment(
-      block.name + ".hc_" + kind + ".out", {y, streams, site.post, site.comb}, {out}, {}, [=](SegmentRun& run) {
-        run.make(out, kernels::expand(run.read(y), run.read(streams), run.read(site.post), run.read(site.comb)));
+      block.name + ".hc_" + kind + ".out", {y, streams, site.post, site.comb}, {out}, {},
+      [=, how = builder.options.kernels.mhc](SegmentRun& run) {
+        run.make(out, kernels::expand(run.read(y), run.read(streams), run.read(site.post), run.read(site.comb), how));
       });
   return out;
+}
+
+MixBoundary add_mix_boundary(ModelBuilder& builder, const Block& block, const std::string& result, const MixSite& from, ValueId y,
+                             ValueId streams, const std::string& kind) {
+  const SiteParameters parameters = declare_site(builder, block, kind);
+  const std::string name = block.name + ".hc_" + kind;
+  const ValueId out = declare_streams(builder, block, result);
+  const MixSite site = declare_values(builder, name);
+  builder.program.segment(name + ".boundary", {y, streams, from.post, from.comb, from.pre},
+                          {out, site.pre, site.post, site.comb, site.x}, parameters.ids(), [=](SegmentRun& run) {
+                            const kernels::Boundary made =
+                                kernels::boundary(run.read(y), run.read(streams), run.read(from.post), run.read(from.comb),
+                                                  run.read(from.pre), parameters.read(run), parameters.how);
+                            run.make(out, made.streams);
+                            make_site(run, site, made.in);
+                          });
+  return {out, site};
 }
 
 }  // namespace hyperparallel::models::deepseek_v41

@@ -123,11 +123,10 @@ ModelProgram build_program(const ModelConfig& config, const ProgramOptions& opti
     if (config.text.engram_index(layer)) streams = add_engram(builder, layer, streams);
     const MixSite attn = add_mix_in(builder, block, "attn", streams, pre);
     const ValueId attn_out = add_attention(builder, layer, attn.x);
-    streams = add_mix_out(builder, block, "attn", "mid", attn, attn_out, streams);
-    const MixSite ffn = add_mix_in(builder, block, "ffn", streams, attn.pre);
+    const auto [mid, ffn] = add_mix_boundary(builder, block, "mid", attn, attn_out, streams, "ffn");
     builder.program.close_unit(block.name);
     const ValueId ffn_out = add_moe(builder, block, ffn.x);
-    streams = add_mix_out(builder, block, "ffn", "streams", ffn, ffn_out, streams);
+    streams = add_mix_out(builder, block, "ffn", "streams", ffn, ffn_out, mid);
     pre = ffn.pre;
     builder.program.end_region();
   }

@@ -1,0 +1,57 @@
+// Rows as they lie in memory and as loops compute with them: FP32 and FP64 as they are, BF16 widened to FP32. Rows in the math
+// type have zeros behind their numbers up to a multiple of 16, so that loops over them need no tails. For files that see no
+// libtorch.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/vectors.h"
+
+namespace hyperparallel::kernels {
+
+struct Bfloat16Bits {  // as at::BFloat16 lies in memory
+  uint16_t bits;
+};
+
+HP_INLINE float widened(Bfloat16Bits x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+}
+// To the nearest, ties to even; NaN stays one.
+HP_INLINE Bfloat16Bits narrowed(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return {static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded)};
+}
+
+template <class S, class T>
+HP_INLINE void widen(const S* from, int64_t size, T* to) {
+  for (int64_t i = 0; i < size; ++i) {
+    if constexpr (std::is_same_v<S, T>) {
+      to[i] = from[i];
+    } else {
+      to[i] = widened(from[i]);
+    }
+  }
+  for (int64_t i = size; i % 16 != 0; ++i) to[i] = 0;
+}
+template <class S, class T>
+HP_INLINE void narrow(const T* from, int64_t size, S* to) {
+  for (int64_t i = 0; i < size; ++i) {
+    if constexpr (std::is_same_v<S, T>) {
+      to[i] = from[i];
+    } else {
+      to[i] = narrowed(from[i]);
+    }
+  }
+}
+// Every number becomes the nearest of S.
+template <class S, class T>
+HP_INLINE void round_to(T* row, int64_t size) {
+  if constexpr (!std::is_same_v<S, T>) {
+    for (int64_t i = 0; i < size; ++i) row[i] = widened(narrowed(row[i]));
+  }
+}
+
+}  // namespace hyperparallel::kernels

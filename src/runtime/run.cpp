@@ -1,0 +1,142 @@
+#include "runtime/run.h"
+
+#include <ATen/Parallel.h>
+#include <sched.h>
+
+#include <atomic>
+#include <bit>
+#include <exception>
+#include <mutex>
+
+#include "base/error.h"
+#include "base/trace.h"
+
+namespace hyperparallel::runtime {
+namespace {
+
+// A set of numbers from which many threads take the smallest. A bit of `summary_` stands for a word that may have bits.
+class ReadySet {
+ public:
+  explicit ReadySet(size_t size) : words_((size + 63) / 64), summary_((words_.size() + 63) / 64) {}
+
+  void add(int32_t number) {
+    const size_t word = number / 64;
+    words_[word].fetch_or(bit(number), std::memory_order_release);
+    summary_[word / 64].fetch_or(bit(word), std::memory_order_release);
+  }
+
+  int32_t take() {  // -1: nothing is there
+    for (size_t group = 0; group < summary_.size(); ++group) {
+      while (const uint64_t words = summary_[group].load(std::memory_order_acquire)) {
+        const size_t word = group * 64 + std::countr_zero(words);
+        const uint64_t numbers = words_[word].load(std::memory_order_acquire);
+        if (numbers == 0) {
+          summary_[group].fetch_and(~bit(word), std::memory_order_acq_rel);
+          // Something may have been added between the two.
+          if (words_[word].load(std::memory_order_acquire) != 0) summary_[group].fetch_or(bit(word), std::memory_order_release);
+          continue;
+        }
+        const uint64_t lowest = numbers & -numbers;
+        if (words_[word].fetch_and(~lowest, std::memory_order_acq_rel) & lowest)
+          return static_cast<int32_t>(word * 64 + std::countr_zero(lowest));
+      }
+    }
+    return -1;
+  }
+
+ private:
+  static uint64_t bit(uint64_t number) { return uint64_t{1} << (number % 64); }
+  std::vector<std::atomic<uint64_t>> words_, summary_;
+};
+
+const char* category(TaskKind kind) {
+  return to_string(kind);
+}
+
+class Run {
+ public:
+  Run(const Plan& plan, const Body& body)
+      : plan_(plan), body_(body), counters_(plan.counters().size()), ready_(plan.tasks().size()), left_(plan.tasks().size()) {
+    for (size_t task = 0; task < plan.tasks().size(); ++task) {
+      if (plan.tasks()[task].wait.counter < 0) ready_.add(static_cast<int32_t>(task));
+    }
+  }
+
+  void work(int worker) {
+    int idle = 0;
+    while (left_.load(std::memory_order_acquire) > 0 && !failed_.load(std::memory_order_relaxed)) {
+      const int32_t task = ready_.take();
+      if (task < 0) {
+        wait(idle++);
+        continue;
+      }
+      idle = 0;
+      try {
+        carry_out(plan_.tasks()[task], worker);
+      } catch (...) {
+        std::lock_guard lock(mutex_);
+        if (!failure_) failure_ = std::current_exception();
+        failed_ = true;
+        return;
+      }
+      finish(task);
+    }
+  }
+
+  void rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  void carry_out(const Task& task, int worker) const {
+    if (!trace::enabled()) return body_(task.stage, task.tile, worker);
+    const Stage& stage = plan_.stages()[task.stage];
+    const trace::Scope scope(stage.name + " " + std::to_string(task.tile), category(stage.kind));
+    body_(task.stage, task.tile, worker);
+  }
+
+  void finish(int32_t task) {
+    for (int counter : plan_.bumps(task)) {
+      const int value = counters_[counter].fetch_add(1, std::memory_order_acq_rel) + 1;
+      for (int32_t woken : plan_.waiters(counter, value)) ready_.add(woken);
+    }
+    left_.fetch_sub(1, std::memory_order_acq_rel);
+  }
+
+  // Cores may be fewer than threads, so nobody spins for long.
+  static void wait(int round) {
+    constexpr int kSpins = 256;
+    if (round >= kSpins) {
+      sched_yield();
+      return;
+    }
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+
+  const Plan& plan_;
+  const Body& body_;
+  std::vector<std::atomic<int32_t>> counters_;
+  ReadySet ready_;
+  std::atomic<int64_t> left_;
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace
+
+int workers() {
+  return at::in_parallel_region() ? 1 : at::get_num_threads();
+}
+
+void run(const Plan& plan, const Body& body) {
+  HP_CHECK(plan.closed(), "a plan that is not closed is run");
+  if (plan.tasks().empty()) return;
+  Run run(plan, body);
+  at::parallel_for(0, workers(), 1, [&](int64_t worker, int64_t) { run.work(static_cast<int>(worker)); });
+  run.rethrow();
+}
+
+}  // namespace hyperparallel::runtime

@@ -1,0 +1,24 @@
+// Runs plans on the cores that the calling thread may use.
+//
+// The workers are the threads of at::parallel_for: as many as at::get_num_threads() says, one inside another parallel region. A
+// worker takes the first ready task, does it, and wakes those that waited for it; there is no other order between tasks.
+// While a trace is recorded, every task is a span of its kind (base/trace.h).
+#pragma once
+
+#include <functional>
+
+#include "runtime/plan.h"
+
+namespace hyperparallel::runtime {
+
+// Does the tile `tile` of stage `stage`; `worker` counts from 0 to below workers(), for scratch memory. Called from many threads.
+using Body = std::function<void(int stage, int tile, int worker)>;
+
+// How many workers a run that the calling thread starts can have.
+int workers();
+
+// Returns when all tasks are done; the first exception that a task throws ends the run and comes out here. The same plan may run
+// on several threads at once.
+void run(const Plan& plan, const Body& body);
+
+}  // namespace hyperparallel::runtime
