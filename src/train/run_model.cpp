@@ -43,6 +43,7 @@ models::ProgramOptions program_options(const Config& config, const engine::Layou
   options.layout = layout;
   for (const PlanOverride& entry : config.parallel.plan_overrides) options.overrides.push_back({entry.match, entry.role});
   choose_kernels(config.kernels, options);
+  options.compute = scalar_type(config.train.dtype);
   const LossSection& loss = config.train.loss;
   options.trainable = config.train.trainable;
   if (config.model.switches.engram_storage == EngramStorage::kMmap) options.table_folder = table_folder(config);

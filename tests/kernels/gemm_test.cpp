@@ -1,4 +1,5 @@
 #include "kernels/gemm/small.h"
+#include "kernels/gemm/tile.h"
 
 #include "support/tensors.h"
 
@@ -53,6 +54,53 @@ TEST(SmallGemm, ASymmetricProductIsSymmetricToTheBit) {
     EXPECT_SAME_BITS(half, half.t().contiguous());
     EXPECT_CLOSE(half, full, 1e-6);
   }
+}
+
+// Packed either way, from rows that lie apart, with the left operand transposed from its columns.
+template <class S>
+void expect_tiles(double tolerance) {
+  constexpr at::ScalarType kType = c10::CppTypeToScalarType<S>::value, kSum = c10::CppTypeToScalarType<Sum<S>>::value;
+  if (!tile_refusal(kType).empty()) GTEST_SKIP() << tile_refusal(kType);
+  for (const int64_t m : {2, 16, 34}) {
+    for (const int64_t n : {1, 15, 64, 70}) {
+      for (const int64_t k : {2, 16, 50}) {
+        const auto apart = [&](int64_t rows, int64_t columns, const char* name) {
+          return normal({rows, columns + 2}, name, kType).narrow(1, 0, columns);
+        };
+        const at::Tensor a = apart(k, m, "a"), b = apart(k, n, "b"), bt = apart(n, 2 * ((k + 1) / 2), "bt").narrow(1, 0, k);
+        at::Tensor left = at::empty({m, k}, kType), packed = at::empty({k * n}, kType);
+        transpose<S>(a.const_data_ptr<S>(), a.stride(0), k, m, left.mutable_data_ptr<S>(), k);
+        EXPECT_SAME_BITS(left, a.t());
+        for (const bool transposed : {false, true}) {
+          const at::Tensor right = transposed ? bt.t() : b;
+          if (transposed && std::is_same_v<S, at::BFloat16> && bt.stride(0) % 2 != 0) continue;
+          if (transposed) {
+            pack_transposed<S>(bt.const_data_ptr<S>(), bt.stride(0), k, n, packed.mutable_data_ptr<S>());
+          } else {
+            pack<S>(b.const_data_ptr<S>(), b.stride(0), k, n, packed.mutable_data_ptr<S>());
+          }
+          const at::Tensor product_of = at::matmul(left.to(at::kDouble), right.to(at::kDouble));
+          for (const bool add : {false, true}) {
+            at::Tensor c = at::full({m, n + 3}, add ? 1.0 : NAN, kSum);
+            product<S>(m, n, k, left.const_data_ptr<S>(), k, packed.const_data_ptr<S>(), c.mutable_data_ptr<Sum<S>>(), n + 3,
+                       add);
+            EXPECT_CLOSE(c.narrow(1, 0, n), product_of + (add ? 1 : 0), tolerance) << m << " x " << n << " x " << k;
+          }
+        }
+      }
+    }
+  }
+  release();
+}
+
+TEST(Tiles, EqualTheProductInFloat) {
+  expect_tiles<float>(2e-5);
+}
+TEST(Tiles, EqualTheProductInDouble) {
+  expect_tiles<double>(1e-13);
+}
+TEST(Tiles, EqualTheProductInBfloat16) {
+  expect_tiles<at::BFloat16>(2e-5);
 }
 
 }  // namespace hyperparallel::kernels::gemm

@@ -1,3 +1,4 @@
+#include "kernels/moe/mega.h"
 #include "kernels/moe/op.h"
 
 #include <cmath>
@@ -107,6 +108,110 @@ TEST(ClampedSwiglu, Bfloat16ComputesInFloatAndRoundsOnce) {
   EXPECT_SAME_BITS(clamped_swiglu(gate, up, weight, 2),
                    clamped_swiglu(gate.to(at::kFloat), up.to(at::kFloat), weight, 2).to(at::kBFloat16));
   EXPECT_EQ(clamped_swiglu(at::ones({0, 3}), at::ones({0, 3}), at::ones({0}), 2).sizes(), at::IntArrayRef({0, 3}));
+}
+
+struct ExpertCase {
+  int64_t tokens, experts, k, d, width;
+  bool shared;
+  double limit = 1.0;
+};
+
+// out, dx, dweights and the gradients of w1, w3, w2, then of the shared expert's; by library operations and autograd.
+struct Experts {
+  const ExpertCase& of;
+  at::ScalarType type, math = type == at::kDouble ? at::kDouble : at::kFloat;
+  at::Tensor x = normal({of.tokens, of.d}, "x", type), dout = normal({of.tokens, of.d}, "dout", type);
+  // Experts 0 and 2 get most tokens, the last gets none.
+  at::Tensor ids =
+      (normal({of.tokens, of.k}, "ids").abs() * 1.5).floor().to(at::kLong).clamp_max(std::max<int64_t>(0, of.experts - 2));
+  RowOrder rows = sort_rows(ids, of.experts);
+  at::Tensor weights = normal({of.tokens * of.k}, "weights", math).abs();
+  moe::Experts routed = make(of.experts, "routed"), shared = of.shared ? make(1, "shared") : moe::Experts{};
+
+  moe::Experts make(int64_t experts, const std::string& name) const {
+    const double scale = 1 / std::sqrt(static_cast<double>(of.d));
+    return {normal({experts, of.width, of.d}, name + "1", type, 2 * scale),
+            normal({experts, of.width, of.d}, name + "3", type, 2 * scale),
+            normal({experts, of.d, of.width}, name + "2", type, scale)};
+  }
+  moe::Call call() const {
+    return {x,       of.k > 0 ? rows.order : at::Tensor(), rows.offsets, of.k > 0 ? weights : at::Tensor(), of.k, routed, shared,
+            of.limit};
+  }
+
+  Tensors mega() const {
+    moe::Kept kept;
+    Tensors all{moe::forward(call(), kept)};
+    const auto zeros = [&](const moe::Experts& like) {
+      if (!like.w1.defined()) return moe::Experts{};
+      const auto zero = [&](const at::Tensor& w) { return at::zeros(w.sizes(), math); };
+      return moe::Experts{zero(like.w1), zero(like.w3), zero(like.w2)};
+    };
+    const moe::Experts d = zeros(routed), dshared = zeros(shared);
+    const moe::Gradients gradients = moe::backward(call(), kept, dout, d, dshared);
+    all.insert(all.end(), {gradients.x, gradients.weights, d.w1, d.w3, d.w2});
+    if (of.shared) all.insert(all.end(), {dshared.w1, dshared.w3, dshared.w2});
+    return all;
+  }
+
+  Tensors composed() const {
+    Tensors leaves{x, weights, routed.w1, routed.w3, routed.w2};
+    if (of.shared) leaves.insert(leaves.end(), {shared.w1, shared.w3, shared.w2});
+    for (at::Tensor& leaf : leaves) leaf = leaf.detach().clone().requires_grad_(true);
+    const auto mlp = [&](const at::Tensor& in, size_t first, int64_t e, const at::Tensor& row_weights) {
+      const at::Tensor g = at::linear(in, leaves[first][e]), u = at::linear(in, leaves[first + 1][e]);
+      return at::linear(clamped_swiglu(g, u, row_weights, of.limit), leaves[first + 2][e]);
+    };
+    const at::Tensor sent = dispatch_rows(leaves[0], rows.order, of.k), row_weights = leaves[1].index_select(0, rows.order);
+    Tensors parts;
+    for (int64_t e = 0; e < of.experts; ++e) {
+      const int64_t first = rows.offsets[e].item<int64_t>(), count = rows.offsets[e + 1].item<int64_t>() - first;
+      parts.push_back(mlp(sent.narrow(0, first, count), 2, e, leaves[1].narrow(0, first, count)));
+    }
+    at::Tensor out = combine_rows(at::cat(parts), rows.order, of.k);
+    if (of.shared) out = out + mlp(leaves[0], 5, 0, {}).to(math);
+    out = out.to(type);
+    out.backward(dout);
+    Tensors all{out.detach()};
+    for (const at::Tensor& leaf : leaves) all.push_back(leaf.grad().to(leaf.sizes() == x.sizes() ? type : math));
+    return all;
+  }
+};
+
+class ExpertsTest : public ::testing::TestWithParam<ExpertCase> {};
+
+TEST_P(ExpertsTest, EqualLibraryOperationsForwardAndBackward) {
+  const std::pair<at::ScalarType, double> types[] = {{at::kDouble, 1e-12}, {at::kFloat, 1e-5}, {at::kBFloat16, 0.02}};
+  for (const auto& [type, tolerance] : types) {
+    if (!moe::refusal(type, GetParam().d, GetParam().width).empty()) continue;
+    const Experts experts{GetParam(), type};
+    const Tensors ours = experts.mega(), expected = experts.composed();
+    for (size_t i = 0; i < ours.size(); ++i) {
+      ASSERT_EQ(ours[i].sizes(), expected[i].sizes()) << i;
+      const at::Tensor a = ours[i].to(at::kDouble), b = expected[i].to(at::kDouble);
+      EXPECT_LE((a - b).norm().item<double>(), tolerance * (1e-3 + b.norm().item<double>())) << "value " << i << " in " << type;
+    }
+    at::set_num_threads(3);
+    const Tensors again = experts.mega();
+    at::set_num_threads(1);
+    for (size_t i = 0; i < ours.size(); ++i) EXPECT_SAME_BITS(ours[i], again[i]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, ExpertsTest,
+                         ::testing::Values(ExpertCase{13, 4, 2, 32, 16, true}, ExpertCase{300, 5, 3, 16, 48, false},
+                                           ExpertCase{257, 3, 1, 80, 32, false}, ExpertCase{1, 2, 2, 16, 16, true, 0.0},
+                                           ExpertCase{0, 4, 2, 32, 16, true}, ExpertCase{700, 2, 1, 64, 64, true}),
+                         [](const auto& info) { return "case" + std::to_string(info.index); });
+
+TEST(ExpertsTest, OddWidthsAreRefused) {
+  EXPECT_THAT(moe::refusal(at::kFloat, 24, 32), ::testing::HasSubstr("24 and 32 are no multiples of 16"));
+  EXPECT_THAT(moe::refusal(at::kHalf, 32, 32), ::testing::HasSubstr("Half"));
+  const Choice choice = choose(Implementation::kMega, expert_candidates(at::kDouble, 24, 32));
+  EXPECT_EQ(choice.taken, Implementation::kReference);
+  EXPECT_EQ(choice.passed_over.size(), 1);
+  EXPECT_EQ(choose(Implementation::kMega, expert_candidates(at::kDouble, 32, 32)).taken, Implementation::kMega);
+  EXPECT_EQ(choose(Implementation::kFused, expert_candidates(at::kDouble, 32, 32)).taken, Implementation::kReference);
 }
 
 }  // namespace

@@ -145,7 +145,11 @@ struct SiteBackward {
   int64_t n = site.n, d = site.d, outputs = site.outputs, parts = g.sums.size(0), numbers = g.sums.size(1);
 
   void derive(SiteTile<S, T>& tile, int64_t part, int64_t t, int64_t count) const {
-    tile.read_gradient(count, data<S>(g.streams) + t * n * d);
+    if (in.expands()) {
+      tile.read_gradient(count, data<S>(g.streams) + t * n * d);
+    } else {
+      tile.clear_gradient();
+    }
     if (in.mixes()) {
       tile.read(count, data<S>(site.made.streams) + t * n * d);
       const MixGradients<T> gradients{data<T>(g.pre) + t * n, data<T>(g.post) + t * n, data<T>(g.comb) + t * n * n,
@@ -241,7 +245,7 @@ struct SiteFunction : torch::autograd::Function<SiteFunction> {
     size_t next = 0;
     const auto gradient = [&] { return gradients[next++].contiguous(); };
     Gradients g;
-    g.streams = in.expands() ? gradient() : at::zeros(in.streams.sizes(), in.streams.options());
+    if (in.expands()) g.streams = gradient();
     g.dstreams = at::empty(in.streams.sizes(), in.streams.options());
     if (in.expands()) g.dy = at::empty_like(in.y), g.dpost = at::empty_like(in.post), g.dcomb = at::empty_like(in.comb);
     int64_t numbers = 0;

@@ -4,6 +4,7 @@
 // S, are read and written once. Backward runs the coefficients again and keeps nothing but what forward got and made.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -69,8 +70,9 @@ class SiteTile {
   // From these: coefficients, and the sublayer's input x [tokens, d].
   void mix(int64_t tokens, const MixWeights<T>& parameters, const MixRows<T>& rows, S* x);
 
-  // The gradient of the tile's streams begins as this.
+  // The gradient of the tile's streams begins as this, or as zeros.
   void read_gradient(int64_t tokens, const S* dstreams);
+  void clear_gradient() { std::fill(g_.begin(), g_.end(), T(0)); }
   // Adds what comes back through `mix`, of a tile that was `read`.
   void mix_backward(int64_t tokens, const MixWeights<T>& parameters, const MixRows<T>& rows, const MixGradients<T>& gradients,
                     const S* dx, const MixSums<T>& sums);

@@ -4,7 +4,13 @@
 
 #include "base/aten.h"
 
+#include "kernels/choice.h"
+
 namespace hyperparallel::kernels {
+
+// How experts of this size can be computed: each alone by library products (reference), or all as one plan of tasks (mega:
+// mega.h).
+std::vector<Candidate> expert_candidates(at::ScalarType type, int64_t d, int64_t width);
 
 // sqrt(softplus(logits / temperature)), FP32 (FP64): logits [tokens, experts].
 at::Tensor router_scores(const at::Tensor& logits, double temperature);

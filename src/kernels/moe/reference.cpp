@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/moe/mega.h"
 #include "kernels/moe/op.h"
 #include "kernels/types.h"
 
@@ -113,6 +114,10 @@ at::Tensor dispatch_rows(const at::Tensor& x, const at::Tensor& order, int64_t k
 }
 at::Tensor combine_rows(const at::Tensor& rows, const at::Tensor& order, int64_t k) {
   return CombineRows::apply(rows, order, k);
+}
+
+std::vector<Candidate> expert_candidates(at::ScalarType type, int64_t d, int64_t width) {
+  return {{Implementation::kMega, moe::refusal(type, d, width)}, {Implementation::kReference, ""}};
 }
 
 }  // namespace hyperparallel::kernels

@@ -70,6 +70,7 @@ struct ProgramOptions {
   int64_t index_chunk_elements = 8 << 20;    // score elements over all heads that an indexer holds at once
   int64_t cross_entropy_chunk = 1024;        // rows per chunk of the vocabulary cross-entropy
   KernelLimits kernels = {};
+  at::ScalarType compute = at::kFloat;  // of values, for kernels that not every type has
   AuxiliaryLosses losses = {};
   std::vector<std::string> trainable = {};  // globs over the parameters that learn; empty: all do
   std::filesystem::path table_folder = {};  // of the files of tables (ParameterUse::kTable); empty: they are in memory

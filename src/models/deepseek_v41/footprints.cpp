@@ -4,6 +4,7 @@
 #include <map>
 
 #include "kernels/mhc/mega.h"
+#include "kernels/moe/op.h"
 #include "models/adapter/footprints.h"
 #include "models/deepseek_v41/builder.h"
 
@@ -30,6 +31,8 @@ class Declaration {
         layout_(options.layout),
         fused_(options.kernels.attention >= kernels::Implementation::kFused),
         mega_mhc_(options.kernels.mhc == kernels::Implementation::kMega),
+        moe_limit_(options.kernels.moe),
+        compute_(options.compute),
         rows_(layout_.sequence_parallel ? "shard" : "tokens") {}
 
   void run() {
@@ -87,8 +90,9 @@ class Declaration {
       const int64_t wide = (d + 15) / 16 * 16, numbers = (2 + n) * n * n * wide + wide;
       const int64_t parts = kernels::mhc::gradient_parts(1 << 20, numbers);
       in.saved = {math({rows, (2 + n) * n + 1})};
-      in.backward = {math({parts, numbers})};
-      if (!is_boundary) in.backward.push_back(compute({rows, n, d}));
+      in.backward = {math({parts, numbers}), compute({rows, n, d})};
+      if (is_boundary) in.backward.push_back(compute({rows, d}));
+      out.backward = {compute({rows, n, d}), compute({rows, d}), cast({rows, n, d / 2})};
       set(name + (is_boundary ? ".boundary" : ".in"), in);
       set(name + ".out", out);
       return;
@@ -215,28 +219,69 @@ class Declaration {
     route.backward = {math({3, shard, experts}), math({choices, d}), math({shard, d}), cast({shard, d})};
     set(name + ".route", route);
 
-    const Dimension rows = program_.values[footprints_.segment(name + ".experts").makes.front().index].shape.front();
-    Footprint mlp;
-    mlp.saved = saved_by_swiglu(rows, w, clamped, /*weighted=*/true);
-    if (layout_.size("ep") > 1) append(mlp.saved, {compute({rows, d}), math({rows}), int64({rows})});
-    mlp.forward = {layout_.size("ep") > 1 ? compute({rows, d}) : cast({rows, w})};  // back in the order of the senders
-    set(name + ".experts", mlp);
-
+    const auto& moe_segment = footprints_.segment(name + ".experts");
+    const bool in_place = moe_segment.reads.size() == 4 && program_.values[moe_segment.reads[3].index].name == name + ".order";
     const bool by_channel = footprints_.has(name + ".shared");
     const Dimension shared_rows = by_channel ? Dimension(of.tokens) : shard;
-    Footprint shared;
-    shared.saved = saved_by_swiglu(shared_rows, by_channel ? layout_.part(w, "tp") : w, clamped, /*weighted=*/false);
+    const int64_t shared_width = by_channel ? layout_.part(w, "tp") : w;
+    const int64_t local = in_place ? experts : layout_.part(experts, "ep");
+    if (in_place) {
+      Footprint mlp = mega_experts(choices, w, local);
+      if (!by_channel) append(mlp, mega_experts(shard, w, 1));
+      mlp.backward.push_back(compute({choices, d}));
+      mlp.forward.push_back(compute({choices, d}));
+      set(name + ".experts", mlp);
+      if (by_channel) {
+        set(name + ".shared", shared_mlp(shared_rows, shared_width));
+        set(name + ".combine", {});
+      }
+      return;
+    }
+    const Dimension rows = program_.values[moe_segment.makes.front().index].shape.front();
+    Footprint mlp;
+    if (mega(w)) {
+      mlp = mega_experts(rows, w, local);
+    } else {
+      mlp.saved = saved_by_swiglu(rows, w, clamped, /*weighted=*/true);
+      if (layout_.size("ep") > 1) append(mlp.saved, {compute({rows, d})});
+      mlp.forward = {layout_.size("ep") > 1 ? compute({rows, d}) : cast({rows, w})};  // back in the order of the senders
+    }
+    if (layout_.size("ep") > 1) append(mlp.saved, {math({rows}), int64({rows})});
+    set(name + ".experts", mlp);
+
+    Footprint shared = shared_mlp(shared_rows, shared_width);
     const Buffers combined = {math({choices, d}), math({shard, d}), cast({choices, d}), cast({shard, d})};
     const Buffers derived = {compute({choices, d}), math({shard, d}), cast({shard, d})};
     if (by_channel) {
       set(name + ".shared", shared);
       set(name + ".combine", {{}, combined, derived});
     } else {
-      shared.forward = combined;
-      shared.backward = derived;
+      append(shared.forward, combined);
+      append(shared.backward, derived);
       set(name + ".combine", shared);
     }
   }
+
+  bool mega(int64_t width) const {
+    return kernels::choose(moe_limit_, kernels::expert_candidates(compute_, t_.hidden_size, width)).taken ==
+           kernels::Implementation::kMega;
+  }
+  // kernels/moe/mega.cpp: gate and up; packed weights and rows; activations and rows on the way back.
+  Footprint mega_experts(const Dimension& rows, int64_t width, int64_t experts) const {
+    const int64_t d = t_.hidden_size;
+    const engine::Buffer packed = compute({3, experts, width, d});
+    Footprint mlp{{compute({2, rows, width})}, {packed}, {compute({3, rows, width})}};
+    if (compute_ == at::kBFloat16) mlp.backward.push_back(packed);
+    return mlp;
+  }
+  Footprint shared_mlp(const Dimension& rows, int64_t width) const {
+    if (mega(width)) return mega_experts(rows, width, 1);
+    return {saved_by_swiglu(rows, width, t_.swiglu_limit > 0, /*weighted=*/false), {}, {}};
+  }
+  static void append(Footprint& to, const Footprint& more) {
+    append(to.saved, more.saved), append(to.forward, more.forward), append(to.backward, more.backward);
+  }
+  static void append(Buffers& to, const Buffers& more) { to.insert(to.end(), more.begin(), more.end()); }
 
   void add_engram(const std::string& name) {
     const int64_t n = t_.hc_mult, d = t_.hidden_size, looked_up = t_.engram_columns() * t_.engram_head_dim;
@@ -258,7 +303,6 @@ class Declaration {
     for (int64_t block = 0; block < v.num_hidden_layers; ++block) {
       const std::string name = "vision.blocks." + std::to_string(block);
       Footprint qkv{norm, {compute({2, rows, w})}, {math({4, rows, w}), compute({2, rows, w})}};
-      append(qkv.saved, {math({2, rows, w}), compute({rows, w})});
       set(name + ".qkv", qkv);
       // All patches of the group beside each other, then attention without scores in memory.
       set(name + ".attend", {{compute({4, "head_patches", hd}), math({"head_patches"})},
@@ -269,7 +313,7 @@ class Declaration {
       append(mlp.saved, {compute({4, rows, inner})});  // gate and up, silu, product
       set(name + ".mlp", mlp);
     }
-    set("vision.norm", {{math({2, rows, w}), cast({rows, w})}, {cast({rows, w})}, {math({4, rows, w})}});
+    set("vision.norm", {{math({rows, w}), cast({rows, w})}, {cast({rows, w})}, {math({4, rows, w})}});
     set("vision.aligner", {{compute({"aligned", area, w}), compute({2, "aligned", d})},
                            {compute({rows, w}), compute({"aligned", area, w})},
                            {compute({rows, w}), cast({rows, w})}});
@@ -339,6 +383,8 @@ class Declaration {
   const engine::Layout& layout_;
   const bool fused_;  // attention
   const bool mega_mhc_;
+  const kernels::Implementation moe_limit_;
+  const at::ScalarType compute_;
   const Dimension rows_;  // of the streams
 };
 

@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "engine/experts.h"
 #include "kernels/balance/op.h"
 #include "kernels/types.h"
 #include "models/deepseek_v41/builder.h"
@@ -66,6 +67,12 @@ at::Tensor back_in_order(const at::Tensor& arranged, const at::Tensor& order) {
   return order.size(0) == 0 ? arranged : arranged.index_select(0, order.argsort());
 }
 
+bool is_mega(const ModelBuilder& builder, int64_t width) {
+  const kernels::Choice choice = kernels::choose(
+      builder.options.kernels.moe, kernels::expert_candidates(builder.options.compute, builder.text().hidden_size, width));
+  return choice.taken == kernels::Implementation::kMega;
+}
+
 struct MoeLayer {
   ModelBuilder& builder;
   const Block& block;
@@ -78,6 +85,8 @@ struct MoeLayer {
   std::vector<std::string> weights{prefix + "experts.w1.weight", prefix + "experts.w3.weight", prefix + "experts.w2.weight"};
   bool whole = builder.way_of(weights, {{kByExpert, kByExpert, kByExpert}, {Cut{}, Cut{}, Cut{}}}) == 1;
   Cut cut = whole ? Cut{} : kByExpert;
+  bool mega = is_mega(builder, width);
+  bool in_place = mega && (whole || builder.layout().size("ep") == 1);  // experts read the tokens' rows where they lie
   int64_t ranks = whole ? 1 : builder.layout().size("ep"), local = builder.local(experts, cut);
   std::string received = whole ? choices : name + ".received";  // symbol
   ValueId order{}, send_rows{}, sent{}, sent_weights{}, counts{};
@@ -92,9 +101,11 @@ struct MoeLayer {
     const ValueId ids = program.choice(block.name + ".expert_ids", {shard, k});
     order = program.choice(name + ".order", {choices}), counts = program.choice(name + ".counts", {experts});
     send_rows = program.choice(name + ".send_rows", {ranks});
-    sent = program.value(name + ".sent", {choices, d}), sent_weights = program.value(name + ".sent_weights", {choices});
+    if (!in_place) sent = program.value(name + ".sent", {choices, d});
+    sent_weights = program.value(name + ".sent_weights", {choices});
     const auto [image, padding, sequence, lengths] = builder.row_kinds;
-    std::vector<ValueId> reads{x, image, padding}, makes{ids, order, counts, send_rows, sent, sent_weights};
+    std::vector<ValueId> reads{x, image, padding}, makes{ids, order, counts, send_rows, sent_weights};
+    if (!in_place) makes.push_back(sent);
     if (sequence.valid()) {
       sums = {program.value(name + ".sequence_shares", {"sequences", experts}),
               program.choice(name + ".own_sequence_counts", {"sequences", experts})};
@@ -122,7 +133,7 @@ struct MoeLayer {
             return at::stack(sums);
           });
           const at::Tensor weights = kernels::expert_weights(scores, chosen, normalise, scale);  // [shard, k]
-          run.make(sent, kernels::dispatch_rows(input, row_order, k));
+          if (sent.valid()) run.make(sent, kernels::dispatch_rows(input, row_order, k));
           run.make(sent_weights, weights.reshape({-1}).index_select(0, row_order));
           if (sums.shares.valid()) {
             const int64_t sequences = run.read(lengths).size(0);
@@ -155,6 +166,20 @@ struct MoeLayer {
                     });
   }
 
+  struct Parameters {
+    ParameterId w1, w3, w2;
+    std::vector<ParameterId> ids() const { return {w1, w3, w2}; }
+    engine::ExpertWeights read(SegmentRun& run) const { return {run.weight(w1), run.weight(w3), run.weight(w2)}; }
+  };
+  Parameters declare_experts() {
+    const Parameters declared{builder.weight(weights[0], {experts, width, d}, cut),
+                              builder.weight(weights[1], {experts, width, d}, cut),
+                              builder.weight(weights[2], {experts, d, width}, cut)};
+    program.close_unit(name + ".experts");
+    return declared;
+  }
+
+  // What the experts make of the rows that travelled, in the order of the choices.
   ValueId add_experts() {
     ValueId rows = sent, row_weights = sent_weights;
     if (!whole) {
@@ -164,37 +189,44 @@ struct MoeLayer {
       program.wait(rows);
       program.wait(row_weights);
     }
-    const ParameterId w1 = builder.weight(weights[0], {experts, width, d}, cut);
-    const ParameterId w3 = builder.weight(weights[1], {experts, width, d}, cut);
-    const ParameterId w2 = builder.weight(weights[2], {experts, d, width}, cut);
-    program.close_unit(name + ".experts");
+    const Parameters w = declare_experts();
     const ValueId computed = program.value(name + ".computed", {received, d});
-    program.segment(name + ".experts", {rows, row_weights, offsets, arrangement}, {computed}, {w1, w3, w2},
-                    [=, limit = text.swiglu_limit, offsets = offsets, arrangement = arrangement](SegmentRun& run) {
-                      const at::Tensor &group = run.read(offsets), &order = run.read(arrangement);
-                      const at::Tensor input = arranged(run.read(rows), order), weights = arranged(run.read(row_weights), order);
-                      const at::Tensor g = engine::grouped_linear(input, group, run.weight(w1)),
-                                       u = engine::grouped_linear(input, group, run.weight(w3));
-                      const at::Tensor y =
-                          engine::grouped_linear(kernels::clamped_swiglu(g, u, weights, limit), group, run.weight(w2));
-                      run.make(computed, back_in_order(y, order));
-                    });
+    program.segment(
+        name + ".experts", {rows, row_weights, offsets, arrangement}, {computed}, w.ids(),
+        [=, limit = text.swiglu_limit, offsets = offsets, arrangement = arrangement, mega = mega](SegmentRun& run) {
+          const at::Tensor &group = run.read(offsets), &order = run.read(arrangement);
+          const at::Tensor weights = arranged(run.read(row_weights), order);
+          if (mega) {
+            const at::Tensor& all = run.read(rows);
+            const at::Tensor from = order.size(0) == 0 ? at::arange(all.size(0), at::kLong) : order;
+            run.make(computed, engine::expert_layer(all, engine::RoutedExperts{from, group, weights, 1, w.read(run)}, {}, limit));
+            return;
+          }
+          const at::Tensor input = arranged(run.read(rows), order);
+          const at::Tensor g = engine::grouped_linear(input, group, run.weight(w.w1)),
+                           u = engine::grouped_linear(input, group, run.weight(w.w3));
+          const at::Tensor y = engine::grouped_linear(kernels::clamped_swiglu(g, u, weights, limit), group, run.weight(w.w2));
+          run.make(computed, back_in_order(y, order));
+        });
     if (whole) return computed;
     return program.exchange(name + ".returned", ExchangeKind::kAllToAll, "ep", computed, choices, receive_rows, send_rows);
   }
 };
 
-}  // namespace
-
 // The shared expert: every tp rank takes its part of the tokens, or its channels of all tokens.
 struct SharedExpert {
-  ParameterId w1, w3, w2;
+  MoeLayer::Parameters parameters;
   double limit;
+  bool mega;
   at::Tensor operator()(SegmentRun& run, const at::Tensor& x) const {
-    const at::Tensor g = engine::linear(x, run.weight(w1)), u = engine::linear(x, run.weight(w3));
-    return engine::linear(kernels::clamped_swiglu(g, u, {}, limit), run.weight(w2));
+    const engine::ExpertWeights w = parameters.read(run);
+    if (mega) return engine::expert_layer(x, {}, w, limit);
+    const at::Tensor g = engine::linear(x, w.w1), u = engine::linear(x, w.w3);
+    return engine::linear(kernels::clamped_swiglu(g, u, {}, limit), w.w2);
   }
 };
+
+}  // namespace
 
 ValueId add_moe(ModelBuilder& builder, const Block& block, ValueId streams_x) {
   builder.partial = true;
@@ -206,26 +238,52 @@ ValueId add_moe(ModelBuilder& builder, const Block& block, ValueId streams_x) {
   const bool by_channel = builder.way_of({prefix + "w1.weight", prefix + "w3.weight", prefix + "w2.weight"},
                                          {{Cut{}, Cut{}, Cut{}}, {kByHead, kByHead, kByInput}}) == 1;
   const Cut into = by_channel ? kByHead : Cut{}, out_of = by_channel ? kByInput : Cut{};
-  const SharedExpert shared{builder.weight(prefix + "w1.weight", {moe.width, moe.d}, into),
-                            builder.weight(prefix + "w3.weight", {moe.width, moe.d}, into),
-                            builder.weight(prefix + "w2.weight", {moe.d, moe.width}, out_of), builder.text().swiglu_limit};
+  const SharedExpert shared{{builder.weight(prefix + "w1.weight", {moe.width, moe.d}, into),
+                             builder.weight(prefix + "w3.weight", {moe.width, moe.d}, into),
+                             builder.weight(prefix + "w2.weight", {moe.d, moe.width}, out_of)},
+                            builder.text().swiglu_limit,
+                            is_mega(builder, builder.local(moe.width, into))};
   program.close_unit(moe.name);
   moe.add_counts();
-  ValueId all, shared_sum;
+  ValueId shared_sum;
   if (by_channel) {
-    all = enter_tokens(builder, moe.name + ".shared_x", streams_x);
+    const ValueId all = enter_tokens(builder, moe.name + ".shared_x", streams_x);
     const ValueId part = program.value(moe.name + ".shared_part", {builder.rows.tokens, moe.d});
-    program.segment(moe.name + ".shared", {all}, {part}, {shared.w1, shared.w3, shared.w2},
+    program.segment(moe.name + ".shared", {all}, {part}, shared.parameters.ids(),
                     [=](SegmentRun& run) { run.make(part, shared(run, run.read(all))); });
     shared_sum =
         program.launch(moe.name + ".shared_sum", ExchangeKind::kReduceScatter, "tp", part, moe.shard, builder.rows.tp_rows);
   }
+  const std::string result = block.name + ".ffn_out";
+  const auto finish = [&] {
+    if (moe.sums.counts.valid()) program.wait(moe.sums.counts);
+    return program.value(leaving_shard(builder, result), {moe.shard, moe.d});
+  };
+  if (moe.in_place) {
+    const MoeLayer::Parameters w = moe.declare_experts();
+    const ValueId made = by_channel ? program.value(moe.name + ".computed", {moe.shard, moe.d}) : finish();
+    std::vector<ParameterId> parameters = w.ids();
+    if (!by_channel)
+      for (ParameterId id : shared.parameters.ids()) parameters.push_back(id);
+    program.segment(
+        moe.name + ".experts", {x, moe.sent_weights, moe.offsets, moe.order}, {made}, parameters,
+        [=, row_weights = moe.sent_weights, offsets = moe.offsets, order = moe.order, k = moe.k](SegmentRun& run) {
+          const engine::RoutedExperts routed{run.read(order), run.read(offsets), run.read(row_weights), k, w.read(run)};
+          std::optional<engine::ExpertWeights> beside;
+          if (!by_channel) beside = shared.parameters.read(run);
+          run.make(made, engine::expert_layer(run.read(x), routed, beside, shared.limit));
+        });
+    if (!by_channel) return leave_shard(builder, result, made);
+    const ValueId out = finish();
+    program.wait(shared_sum);
+    program.segment(moe.name + ".combine", {made, shared_sum}, {out}, {},
+                    [=](SegmentRun& run) { run.make(out, run.read(made) + run.read(shared_sum)); });
+    return leave_shard(builder, result, out);
+  }
   const ValueId returned = moe.add_experts();
-  if (moe.sums.counts.valid()) program.wait(moe.sums.counts);
-
-  const ValueId out = program.value(leaving_shard(builder, block.name + ".ffn_out"), {moe.shard, moe.d});
+  const ValueId out = finish();
   std::vector<ValueId> reads{x, returned, moe.order};
-  std::vector<ParameterId> parameters{shared.w1, shared.w3, shared.w2};
+  std::vector<ParameterId> parameters = shared.parameters.ids();
   if (by_channel) {
     program.wait(shared_sum);
     reads.push_back(shared_sum);
@@ -237,7 +295,7 @@ ValueId add_moe(ModelBuilder& builder, const Block& block, ValueId streams_x) {
     run.make(out,
              (kernels::combine_rows(run.read(returned), run.read(order), k) + kernels::to_math(beside)).to(input.scalar_type()));
   });
-  return leave_shard(builder, block.name + ".ffn_out", out);
+  return leave_shard(builder, result, out);
 }
 
 }  // namespace hyperparallel::models::deepseek_v41

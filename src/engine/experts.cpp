@@ -1,0 +1,104 @@
+#include "engine/experts.h"
+
+#include <array>
+
+#include "engine/weight_holder.h"
+#include "kernels/moe/mega.h"
+
+namespace hyperparallel::engine {
+namespace {
+
+namespace moe = kernels::moe;
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+struct ExpertsHolder : torch::CustomClassHolder {
+  std::optional<ExpertWeights> routed, shared;
+};
+
+at::Tensor three_dimensional(const at::Tensor& w) {
+  return w.dim() == 2 ? w.unsqueeze(0) : w;
+}
+
+moe::Experts values(const std::optional<ExpertWeights>& weights, at::ScalarType type) {
+  if (!weights) return {};
+  const auto value = [&](const Weight& weight) { return three_dimensional(weight.value().to(type)); };
+  return {value(weights->w1), value(weights->w3), value(weights->w2)};
+}
+
+bool learns(const ExpertWeights& weights) {
+  return weights.w1.trainable() || weights.w3.trainable() || weights.w2.trainable();
+}
+
+// Where the gradients of weights are summed. The slots of those that stand still are not touched, so sums of their own take
+// theirs.
+moe::Experts slots(const std::optional<ExpertWeights>& weights) {
+  if (!weights || !learns(*weights)) return {};
+  const auto slot = [](const Weight& weight) {
+    if (weight.trainable()) return three_dimensional(weight.store->slot(weight.id));
+    return three_dimensional(at::zeros(weight.value().sizes(), weight.value().options().dtype(weight.store->master_type())));
+  };
+  return {slot(weights->w1), slot(weights->w3), slot(weights->w2)};
+}
+
+struct ExpertLayer : torch::autograd::Function<ExpertLayer> {
+  using Maybe = std::optional<at::Tensor>;
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& /*anchor*/, const Maybe& order,
+                            const Maybe& offsets, const Maybe& row_weights, int64_t k, double limit,
+                            const c10::intrusive_ptr<ExpertsHolder>& weights) {
+    const auto some = [](const Maybe& tensor) { return tensor.value_or(at::Tensor()); };
+    moe::Kept kept;
+    const at::Tensor out =
+        moe::forward({x, some(order), some(offsets), some(row_weights), k, values(weights->routed, x.scalar_type()),
+                      values(weights->shared, x.scalar_type()), limit},
+                     kept);
+    context->save_for_backward({x, some(order), some(offsets), some(row_weights), kept.routed, kept.shared});
+    context->saved_data["k"] = k;
+    context->saved_data["limit"] = limit;
+    context->saved_data["weights"] = c10::IValue::make_capsule(weights);
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const auto& weights = static_cast<ExpertsHolder&>(*context->saved_data["weights"].toCapsule());
+    const at::ScalarType type = saved[0].scalar_type();
+    const moe::Gradients found =
+        moe::backward({saved[0], saved[1], saved[2], saved[3], context->saved_data["k"].toInt(), values(weights.routed, type),
+                       values(weights.shared, type), context->saved_data["limit"].toDouble()},
+                      {saved[4], saved[5]}, gradients[0], slots(weights.routed), slots(weights.shared));
+    variable_list all(8);
+    all[0] = found.x, all[4] = found.weights;
+    return all;
+  }
+};
+
+}  // namespace
+
+at::Tensor expert_layer(const at::Tensor& x, const std::optional<RoutedExperts>& routed,
+                        const std::optional<ExpertWeights>& shared, double limit) {
+  auto weights = c10::make_intrusive<ExpertsHolder>();
+  std::array<ExpertLayer::Maybe, 3> rows;
+  at::Tensor anchor;
+  const auto take = [&](const ExpertWeights& from) {
+    const bool first = !anchor.defined();
+    for (const Weight& weight : {from.w1, from.w3, from.w2})
+      if (first || weight.trainable()) anchor = anchor_of(weight);
+  };
+  if (routed) {
+    weights->routed = routed->experts;
+    rows = {routed->order, routed->offsets, routed->weights};
+    take(routed->experts);
+  }
+  if (shared) {
+    weights->shared = *shared;
+    take(*shared);
+  }
+  // The holder outlives the run; tensors of anchors would keep its graph.
+  for (auto* held : {&weights->routed, &weights->shared})
+    if (*held) (*held)->w1.anchor = (*held)->w3.anchor = (*held)->w2.anchor = at::Tensor();
+  return ExpertLayer::apply(x, anchor, rows[0], rows[1], rows[2], routed ? routed->k : 1, limit, weights);
+}
+
+}  // namespace hyperparallel::engine

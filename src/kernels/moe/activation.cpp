@@ -1,0 +1,126 @@
+#include "kernels/moe/activation.h"
+
+#include <limits>
+#include <vector>
+
+#include "base/vectorise.h"
+#include "kernels/storage.h"
+#include "kernels/vector_math.h"
+
+namespace hyperparallel::kernels::moe {
+namespace {
+
+template <class S, class T>
+HP_INLINE T math(S x) {
+  if constexpr (std::is_same_v<S, T>) {
+    return x;
+  } else {
+    return widened(x);
+  }
+}
+template <class S, class T>
+HP_INLINE S stored(T x) {
+  if constexpr (std::is_same_v<S, T>) {
+    return x;
+  } else {
+    return narrowed(x);
+  }
+}
+
+template <class T>
+HP_INLINE T sigmoid(T x) {
+  const T most = T(87);
+  return T(1) / (T(1) + vector_exp(x < -most ? most : -x));
+}
+
+}  // namespace
+
+template <class S, class T>
+void activate(int64_t rows, int64_t width, const T* hidden, const T* weights, double limit, S* kept, S* out) {
+  const T most = limit > 0 ? T(limit) : std::numeric_limits<T>::infinity();
+  vectorise([&]() __attribute__((always_inline)) {
+    for (int64_t row = 0; row < rows; ++row) {
+      const T* __restrict gate = hidden + row * 2 * width;
+      const T* __restrict up = gate + width;
+      S* __restrict to = out + row * width;
+      const T weight = weights ? weights[row] : T(1);
+      if (kept)
+        for (int64_t i = 0; i < 2 * width; ++i) kept[row * 2 * width + i] = stored<S>(gate[i]);
+      for (int64_t i = 0; i < width; ++i) {
+        T g = math<S, T>(stored<S>(gate[i])), u = math<S, T>(stored<S>(up[i]));
+        g = g > most ? most : g;
+        u = u > most ? most : u < -most ? -most : u;
+        to[i] = stored<S>(g * sigmoid(g) * u * weight);
+      }
+    }
+  });
+}
+
+template <class S, class T>
+void activate_backward(int64_t rows, int64_t width, const S* kept, const T* dout, const T* weights, double limit, S* out,
+                       S* dhidden, T* dweights) {
+  const T most = limit > 0 ? T(limit) : std::numeric_limits<T>::infinity();
+  std::vector<T> terms(width);  // of the weight's gradient
+  vectorise([&]() __attribute__((always_inline)) {
+    for (int64_t row = 0; row < rows; ++row) {
+      const S* __restrict gate = kept + row * 2 * width;
+      const S* __restrict up = gate + width;
+      const T* __restrict d = dout + row * width;
+      S* __restrict to = out + row * width;
+      S* __restrict dgate = dhidden + row * 2 * width;
+      S* __restrict dup = dgate + width;
+      T* __restrict term = terms.data();
+      const T weight = weights ? weights[row] : T(1);
+      for (int64_t i = 0; i < width; ++i) {
+        const T given_g = math<S, T>(gate[i]), given_u = math<S, T>(up[i]);
+        const T g = given_g > most ? most : given_g, u = given_u > most ? most : given_u < -most ? -most : given_u;
+        const T s = sigmoid(g), silu = g * s, dy = d[i] * weight, y = silu * u;
+        to[i] = stored<S>(y * weight);
+        term[i] = d[i] * y;
+        const T dg = dy * u * (s + silu * (T(1) - s)), du = dy * silu;
+        dgate[i] = stored<S>(given_g > most ? T(0) : dg);
+        dup[i] = stored<S>(u == given_u ? du : T(0));
+      }
+      if (!dweights) continue;
+      T lanes[16] = {}, sum = 0;
+      int64_t i = 0;
+      for (; i + 16 <= width; i += 16)
+        for (int l = 0; l < 16; ++l) lanes[l] += term[i + l];
+      for (int l = 0; i < width; ++i, ++l) lanes[l] += term[i];
+      for (int l = 0; l < 16; ++l) sum += lanes[l];
+      dweights[row] = sum;
+    }
+  });
+}
+
+template <class S, class T>
+void narrow_row(const T* from, int64_t size, S* to) {
+  vectorise([&]() __attribute__((always_inline)) { narrow(from, size, to); });
+}
+
+template <class S>
+void sum_rows(const S* const* rows, int64_t count, int64_t size, S* out) {
+  using T = std::conditional_t<std::is_same_v<S, double>, double, float>;
+  vectorise([&]() __attribute__((always_inline)) {
+    constexpr int64_t kBlock = 64;
+    for (int64_t first = 0; first < size; first += kBlock) {
+      const int64_t n = size - first < kBlock ? size - first : kBlock;
+      T sum[kBlock] = {};
+      for (int64_t r = 0; r < count; ++r)
+        for (int64_t i = 0; i < n; ++i) sum[i] += math<S, T>(rows[r][first + i]);
+      for (int64_t i = 0; i < n; ++i) out[first + i] = stored<S>(sum[i]);
+    }
+  });
+}
+
+#define HP_INSTANTIATE(S, T)                                                                                 \
+  template void activate<S, T>(int64_t, int64_t, const T*, const T*, double, S*, S*);                        \
+  template void activate_backward<S, T>(int64_t, int64_t, const S*, const T*, const T*, double, S*, S*, T*); \
+  template void narrow_row<S, T>(const T*, int64_t, S*);                                                     \
+  template void sum_rows<S>(const S* const*, int64_t, int64_t, S*);
+HP_INSTANTIATE(float, float)
+HP_INSTANTIATE(double, double)
+HP_INSTANTIATE(Bfloat16Bits, float)
+#undef HP_INSTANTIATE
+
+}  // namespace hyperparallel::kernels::moe
