@@ -302,7 +302,7 @@ class Declaration {
     set("vision.patch_embed", {{}, {compute({rows, w})}, {}});
     for (int64_t block = 0; block < v.num_hidden_layers; ++block) {
       const std::string name = "vision.blocks." + std::to_string(block);
-      Footprint qkv{norm, {compute({2, rows, w})}, {math({4, rows, w}), compute({2, rows, w})}};
+      Footprint qkv{norm, {math({2, rows, w}), compute({3, rows, w})}, {math({4, rows, w}), compute({2, rows, w})}};
       set(name + ".qkv", qkv);
       // All patches of the group beside each other, then attention without scores in memory.
       set(name + ".attend", {{compute({4, "head_patches", hd}), math({"head_patches"})},
@@ -313,7 +313,7 @@ class Declaration {
       append(mlp.saved, {compute({4, rows, inner})});  // gate and up, silu, product
       set(name + ".mlp", mlp);
     }
-    set("vision.norm", {{math({rows, w}), cast({rows, w})}, {cast({rows, w})}, {math({4, rows, w})}});
+    set("vision.norm", {{math({rows, w}), cast({rows, w})}, {math({rows, w}), cast({rows, w})}, {math({4, rows, w})}});
     set("vision.aligner", {{compute({"aligned", area, w}), compute({2, "aligned", d})},
                            {compute({rows, w}), compute({"aligned", area, w})},
                            {compute({rows, w}), cast({rows, w})}});
