@@ -72,10 +72,47 @@ int bench_step(const std::vector<std::string>& arguments) {
   return 0;
 }
 
+int bench_mega(const std::vector<std::string>& arguments) {
+  CLI::App app("Time forward and backward with and without the mega kernels, in turn", "hyperparallel bench mega");
+  std::string model, dtype = "bfloat16";
+  train::BenchStepOptions options;
+  options.lengths = {4096};
+  options.repetitions = 5;
+  int threads = 0;
+  bool json = false;
+  app.add_option("CONFIG", model, "config.json of a model, or a YAML configuration")->required();
+  app.add_option("--tokens", options.lengths[0], "length of the row")->check(CLI::PositiveNumber);
+  app.add_option("--dtype", dtype, "float32 | bfloat16")->check(CLI::IsMember({"float32", "bfloat16"}));
+  app.add_option("--threads", threads, "0: all cores")->check(CLI::NonNegativeNumber);
+  app.add_option("--repetitions", options.repetitions, "runs of each, after one that is not timed")->check(CLI::PositiveNumber);
+  app.add_flag("--json", json, "print JSON instead of a table");
+  if (!parse_arguments(app, arguments)) return 0;
+  train::TrainSection process;
+  process.threads = threads;
+  train::set_up_libtorch(process);
+  if (dtype == "bfloat16") options.compute = at::kBFloat16;
+  const train::BenchMegaResult result = train::bench_mega(read_model_argument(model), options);
+  if (json) {
+    fmt::print("{}\n", to_json(result).dump(1));
+    return 0;
+  }
+  fmt::print("{} tokens, {}, {} threads, {} repetitions; forward and backward, medians\n", result.tokens, dtype, result.threads,
+             options.repetitions);
+  fmt::print("  library operations                  {:>8.3f} s\n", result.off_seconds);
+  const auto line = [](const char* what, double seconds, const train::Gain& gain) {
+    fmt::print("  {:<35} {:>8.3f} s  {:+.1f} % tokens/s ({:+.1f} to {:+.1f})\n", what, seconds, gain.median, gain.least,
+               gain.most);
+  };
+  line("MegaMoE", result.moe_seconds, result.moe);
+  line("MegaMoE, MegaGate and MegaMHC", result.all_seconds, result.all);
+  return 0;
+}
+
 }  // namespace
 
 int bench(const std::vector<std::string>& arguments) {
-  static const std::vector<Command> kinds = {{"step", "seconds, tokens/s, memory and MFU of a training step", bench_step}};
+  static const std::vector<Command> kinds = {{"step", "seconds, tokens/s, memory and MFU of a training step", bench_step},
+                                             {"mega", "what the mega kernels gain over library operations", bench_mega}};
   return run_kind("bench", kinds, arguments);
 }
 

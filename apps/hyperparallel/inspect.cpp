@@ -10,6 +10,8 @@ int inspect(const std::vector<std::string>& arguments) {
       {"image", "how a picture is decoded, resized and cut into patches and tokens", inspect_image},
       {"checkpoint", "what a checkpoint, a Hugging Face folder or a safetensors file holds", inspect_checkpoint},
       {"model", "a model's layers, its parameters and the program of a step", inspect_model},
+      {"kernels", "which implementation each operation takes, and why not a faster one", inspect_kernels},
+      {"trace", "what a recorded trace's threads were busy with", inspect_trace},
   };
   return run_kind("inspect", kinds, arguments);
 }

@@ -12,5 +12,7 @@ int inspect_checkpoint(const std::vector<std::string>& arguments);
 int inspect_model(const std::vector<std::string>& arguments);
 int inspect_data(const std::vector<std::string>& arguments);
 int inspect_image(const std::vector<std::string>& arguments);
+int inspect_kernels(const std::vector<std::string>& arguments);
+int inspect_trace(const std::vector<std::string>& arguments);
 
 }  // namespace hyperparallel

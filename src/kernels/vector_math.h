@@ -28,4 +28,24 @@ inline double vector_exp(double x) {
   return std::exp(x);
 }
 
+// log(1 + x) for x in [0, 1], to 2 units in the last place.
+[[gnu::always_inline]] inline float vector_log1p(float x) {
+  const bool is_large = x > 0.41421356f;
+  const float f = is_large ? (x - 1.0f) * 0.5f : x;  // 1 + f is 1 + x, or half of it
+  float p = 7.0376836292e-2f;
+  p = p * f - 1.1514610310e-1f;
+  p = p * f + 1.1676998740e-1f;
+  p = p * f - 1.2420140846e-1f;
+  p = p * f + 1.4249322787e-1f;
+  p = p * f - 1.6668057665e-1f;
+  p = p * f + 2.0000714765e-1f;
+  p = p * f - 2.4999993993e-1f;
+  p = p * f + 3.3333331174e-1f;
+  const float square = f * f;
+  return (f + (p * f * square - 0.5f * square)) + (is_large ? 0.693147180559945f : 0.0f);
+}
+inline double vector_log1p(double x) {
+  return std::log1p(x);
+}
+
 }  // namespace hyperparallel::kernels

@@ -7,6 +7,7 @@
 #include <bit>
 #include <exception>
 #include <mutex>
+#include <optional>
 
 #include "base/error.h"
 #include "base/trace.h"
@@ -49,8 +50,10 @@ class ReadySet {
   std::vector<std::atomic<uint64_t>> words_, summary_;
 };
 
-const char* category(TaskKind kind) {
-  return to_string(kind);
+std::atomic<bool> tasks_are_shown{false};
+
+bool traces() {
+  return trace::enabled() && tasks_are_shown.load(std::memory_order_relaxed);
 }
 
 class Run {
@@ -89,9 +92,9 @@ class Run {
 
  private:
   void carry_out(const Task& task, int worker) const {
-    if (!trace::enabled()) return body_(task.stage, task.tile, worker);
+    if (!traces()) return body_(task.stage, task.tile, worker);
     const Stage& stage = plan_.stages()[task.stage];
-    const trace::Scope scope(stage.name + " " + std::to_string(task.tile), category(stage.kind));
+    const trace::Scope scope(stage.name + " " + std::to_string(task.tile), to_string(stage.kind));
     body_(task.stage, task.tile, worker);
   }
 
@@ -131,9 +134,15 @@ int workers() {
   return at::in_parallel_region() ? 1 : at::get_num_threads();
 }
 
+void trace_tasks(bool shown) {
+  tasks_are_shown = shown;
+}
+
 void run(const Plan& plan, const Body& body) {
   HP_CHECK(plan.closed(), "a plan that is not closed is run");
   if (plan.tasks().empty()) return;
+  std::optional<trace::Scope> scope;
+  if (traces()) scope.emplace(plan.stages().front().name, "plan");
   Run run(plan, body);
   at::parallel_for(0, workers(), 1, [&](int64_t worker, int64_t) { run.work(static_cast<int>(worker)); });
   run.rethrow();

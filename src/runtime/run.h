@@ -2,7 +2,7 @@
 //
 // The workers are the threads of at::parallel_for: as many as at::get_num_threads() says, one inside another parallel region. A
 // worker takes the first ready task, does it, and wakes those that waited for it; there is no other order between tasks.
-// While a trace is recorded, every task is a span of its kind (base/trace.h).
+// While a trace is recorded (base/trace.h), every task can be a span of its kind, and every run one of the category `plan`.
 #pragma once
 
 #include <functional>
@@ -20,5 +20,8 @@ int workers();
 // Returns when all tasks are done; the first exception that a task throws ends the run and comes out here. The same plan may run
 // on several threads at once.
 void run(const Plan& plan, const Body& body);
+
+// Whether traces show tasks; they do not at first.
+void trace_tasks(bool shown);
 
 }  // namespace hyperparallel::runtime

@@ -72,7 +72,8 @@ BenchStepResult bench_step(const models::ArchitecturePtr& architecture, const Be
     const engine::ValueMap inputs = run->inputs(batch);
     BenchStepRow row;
     row.tokens = tokens;
-    row.forward_seconds = median_seconds(options.repetitions, [&] { executor.run(forward, {inputs}, {}); }, [] {});
+    row.forward_seconds = median_seconds(
+        options.repetitions, [&] { executor.run(forward, {inputs}, {}); }, [] {});
     engine::reset_peak_allocated_bytes();
     engine::SegmentTimes times;
     row.step_seconds = median_seconds(
@@ -107,6 +108,80 @@ nlohmann::ordered_json to_json(const BenchStepResult& result) {
                             {"segments", row.segments}});
   }
   return json;
+}
+
+namespace {
+
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// A model with its parameters that runs the same step again and again.
+class Stepper {
+ public:
+  Stepper(const models::ArchitecturePtr& architecture, const BenchStepOptions& options, const models::KernelLimits& kernels)
+      : batch_(random_batch(architecture->vocab_size(), options.lengths.at(0))) {
+    models::ProgramOptions program = options.program;
+    program.kernels = kernels;
+    run_ = build_run_model(architecture, program, options.compute, /*tokenizer=*/nullptr);
+    run_->parameters->initialise(1);
+    engine::ScheduleOptions schedule;
+    schedule.recompute = options.recompute;
+    schedule_ = engine::build_schedule(run_->program(), schedule);
+    inputs_ = run_->inputs(batch_);
+  }
+  double seconds() {
+    const double begin = monotonic_seconds();
+    run_->executor->run(schedule_, {inputs_}, {{1.0 / static_cast<double>(batch_.supervised_tokens)}});
+    run_->parameters->clear_gradients();
+    return monotonic_seconds() - begin;
+  }
+
+ private:
+  data::MicroBatch batch_;
+  std::unique_ptr<RunModel> run_;
+  std::vector<engine::Action> schedule_;
+  engine::ValueMap inputs_;
+};
+
+Gain gain_of(const std::vector<double>& off, const std::vector<double>& on) {
+  std::vector<double> percent;
+  for (size_t i = 0; i < off.size(); ++i) percent.push_back(100 * (off[i] / on[i] - 1));
+  return {median_of(percent), *std::ranges::min_element(percent), *std::ranges::max_element(percent)};
+}
+
+}  // namespace
+
+BenchMegaResult bench_mega(const models::ArchitecturePtr& architecture, const BenchStepOptions& options) {
+  using kernels::Implementation;
+  models::KernelLimits off = options.program.kernels;
+  off.gate = off.moe = Implementation::kReference, off.mhc = Implementation::kFused;
+  models::KernelLimits moe = off, all;
+  moe.moe = Implementation::kMega;
+  all = moe;
+  all.gate = all.mhc = Implementation::kMega;
+  std::vector<Stepper> steppers;
+  for (const models::KernelLimits& limits : {off, moe, all}) steppers.emplace_back(architecture, options, limits);
+  for (Stepper& stepper : steppers) stepper.seconds();
+  std::vector<std::vector<double>> seconds(steppers.size());
+  for (int i = 0; i < options.repetitions; ++i)
+    for (size_t which = 0; which < steppers.size(); ++which) seconds[which].push_back(steppers[which].seconds());
+  return {at::get_num_threads(), options.lengths.at(0),           median_of(seconds[0]),          median_of(seconds[1]),
+          median_of(seconds[2]), gain_of(seconds[0], seconds[1]), gain_of(seconds[0], seconds[2])};
+}
+
+nlohmann::ordered_json to_json(const BenchMegaResult& result) {
+  const auto spread = [](const Gain& gain) { return nlohmann::ordered_json{gain.least, gain.most}; };
+  return {{"threads", result.threads},
+          {"tokens", result.tokens},
+          {"seconds.off", result.off_seconds},
+          {"seconds.moe", result.moe_seconds},
+          {"seconds.all", result.all_seconds},
+          {"gain.moe", result.moe.median},
+          {"gain.moe.spread", spread(result.moe)},
+          {"gain.all", result.all.median},
+          {"gain.all.spread", spread(result.all)}};
 }
 
 }  // namespace hyperparallel::train

@@ -312,6 +312,7 @@ struct LoggingSection {
 struct ProfileSection {
   int64_t start = 1;
   int64_t steps = 0;
+  bool kernels = false;
   bool memory = true;
 };
 

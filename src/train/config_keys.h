@@ -335,6 +335,7 @@ template <class V, Is<ProfileSection> C>
 void visit_keys(V& visit, C& c) {
   visit("start", c.start, at_least(1), "first profiled step");
   visit("steps", c.steps, at_least(0, "steps"), "profiled steps, written to OUT/traces; 0: none");
+  visit("kernels", c.kernels, any(), "also record the tasks of mega kernels (`hyperparallel inspect trace`)");
   visit("memory", c.memory, any(), "also record the memory high-water mark of each segment");
 }
 

@@ -145,7 +145,8 @@ std::unique_ptr<RunModel> build_run_model(models::ArchitecturePtr architecture, 
   auto run = std::make_unique<RunModel>();
   run->architecture = std::move(architecture);
   run->options = options;
-  run->model = run->architecture->build(options, tokenizer);
+  run->options.compute = compute;
+  run->model = run->architecture->build(run->options, tokenizer);
   if (!options.table_folder.empty()) file::create_folders(options.table_folder);
   run->parameters =
       std::make_unique<engine::ParameterStore>(run->program().parameters, compute == at::kDouble ? at::kDouble : at::kFloat,

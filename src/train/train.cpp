@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/trace.h"
 #include "checkpoint/convert.h"
+#include "runtime/run.h"
 #include "train/batch_dump.h"
 #include "train/evaluate.h"
 #include "train/layout_plan.h"
@@ -145,7 +146,9 @@ class TraceCallback : public TrainerCallback {
  public:
   TraceCallback(Trainer& trainer, const ProfileSection& profile)
       : window_(trainer.config().train.output / "traces", profile.start, profile.steps,
-                profile.memory ? trainer.model().executor.get() : nullptr) {}
+                profile.memory ? trainer.model().executor.get() : nullptr) {
+    runtime::trace_tasks(profile.kernels);
+  }
   void on_step_begin(Trainer&, int64_t step) override { window_.before_step(step); }
   void on_step_end(Trainer&, StepMetrics& metrics) override { window_.after_step(metrics.step); }
 

@@ -110,6 +110,57 @@ TEST(ClampedSwiglu, Bfloat16ComputesInFloatAndRoundsOnce) {
   EXPECT_EQ(clamped_swiglu(at::ones({0, 3}), at::ones({0, 3}), at::ones({0}), 2).sizes(), at::IntArrayRef({0, 3}));
 }
 
+struct RouterCase {
+  int64_t tokens, experts, k;
+  bool normalise;
+  double temperature;
+};
+class RouteTest : public ::testing::TestWithParam<RouterCase> {};
+
+// Ids, and scores, weights and the gradient of logits; also where ids are given, as for recomputation.
+TEST_P(RouteTest, OnePassEqualsTheComposition) {
+  const auto& [tokens, experts, k, normalise, temperature] = GetParam();
+  const RouterRule rule{k, temperature, normalise, 1.5};
+  const at::Tensor image = (normal({tokens}, "image") > 0);
+  for (const auto& [type, tolerance] : {std::pair{at::kDouble, 1e-13}, std::pair{at::kFloat, 3e-6}}) {
+    at::Tensor logits = normal({tokens, experts}, "logits", type, 5);
+    if (tokens > 0) logits[0][0] = -200, logits[0][1] = 60;  // neither vanishing nor huge scores spoil a gradient
+    const at::Tensor bias = normal({experts}, "bias", type, 0.1), bias_vl = normal({experts}, "bias_vl", type, 0.1);
+    Routed found[3];
+    at::Tensor gradient[3];
+    for (int run = 0; run < 3; ++run) {
+      const at::Tensor leaf = logits.clone().requires_grad_(true);
+      const RouterChoice choice = run == 2 ? RouterChoice{found[0].ids, {}, {}, {}} : RouterChoice{{}, bias, bias_vl, image};
+      found[run] = route(leaf, choice, rule, run == 0 ? Implementation::kReference : Implementation::kMega);
+      ((found[run].scores * normal({tokens, experts}, "ds", type)).sum() +
+       (found[run].weights * normal({tokens, k}, "dw", type)).sum())
+          .backward();
+      gradient[run] = leaf.grad();
+      if (tokens > 0) gradient[run][0][0] = 0;  // the composition has no number there
+      EXPECT_TRUE(at::isfinite(gradient[run]).all().item<bool>());
+    }
+    for (int run = 1; run < 3; ++run) {
+      EXPECT_TRUE(at::equal(found[run].ids, found[0].ids));
+      if (tokens == 0) continue;
+      EXPECT_CLOSE(found[run].scores, found[0].scores, tolerance);
+      EXPECT_CLOSE(found[run].weights, found[0].weights, tolerance);
+      EXPECT_CLOSE(gradient[run], gradient[0], tolerance * 10);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, RouteTest,
+                         ::testing::Values(RouterCase{5, 6, 2, true, 1.0}, RouterCase{300, 17, 4, true, 1.25},
+                                           RouterCase{7, 4, 4, false, 1.0}, RouterCase{9, 5, 1, true, 1.0},
+                                           RouterCase{0, 4, 2, true, 1.0}, RouterCase{3, 256, 6, true, 1.0}),
+                         [](const auto& info) { return "case" + std::to_string(info.index); });
+
+TEST(RouteTest, TheSmallerIdWinsAmongEquals) {
+  const at::Tensor none = at::zeros({5}, at::kDouble), logits = at::tensor({1., 2., 2., 1., 2.}, at::kDouble).expand({2, 5});
+  const RouterChoice choice{{}, none, at::tensor({0., 0., 0., 9., 0.}, at::kDouble), at::tensor({0, 1}).to(at::kBool)};
+  EXPECT_TRUE(at::equal(route(logits, choice, {2, 1, true, 1}, Implementation::kMega).ids, integers({1, 2, 1, 3}).view({2, 2})));
+}
+
 struct ExpertCase {
   int64_t tokens, experts, k, d, width;
   bool shared;
@@ -201,13 +252,14 @@ TEST_P(ExpertsTest, EqualLibraryOperationsForwardAndBackward) {
 INSTANTIATE_TEST_SUITE_P(Sizes, ExpertsTest,
                          ::testing::Values(ExpertCase{13, 4, 2, 32, 16, true}, ExpertCase{300, 5, 3, 16, 48, false},
                                            ExpertCase{257, 3, 1, 80, 32, false}, ExpertCase{1, 2, 2, 16, 16, true, 0.0},
-                                           ExpertCase{0, 4, 2, 32, 16, true}, ExpertCase{700, 2, 1, 64, 64, true}),
+                                           ExpertCase{0, 4, 2, 32, 16, true}, ExpertCase{700, 2, 1, 64, 64, true},
+                                           ExpertCase{131, 7, 3, 56, 20, true}),
                          [](const auto& info) { return "case" + std::to_string(info.index); });
 
 TEST(ExpertsTest, OddWidthsAreRefused) {
-  EXPECT_THAT(moe::refusal(at::kFloat, 24, 32), ::testing::HasSubstr("24 and 32 are no multiples of 16"));
+  EXPECT_THAT(moe::refusal(at::kFloat, 24, 33), ::testing::HasSubstr("24 and 33 are no multiples of 4"));
   EXPECT_THAT(moe::refusal(at::kHalf, 32, 32), ::testing::HasSubstr("Half"));
-  const Choice choice = choose(Implementation::kMega, expert_candidates(at::kDouble, 24, 32));
+  const Choice choice = choose(Implementation::kMega, expert_candidates(at::kDouble, 26, 32));
   EXPECT_EQ(choice.taken, Implementation::kReference);
   EXPECT_EQ(choice.passed_over.size(), 1);
   EXPECT_EQ(choose(Implementation::kMega, expert_candidates(at::kDouble, 32, 32)).taken, Implementation::kMega);

@@ -12,6 +12,8 @@
 
 #include "base/aten.h"
 
+#include "kernels/choice.h"
+
 namespace hyperparallel::kernels {
 
 struct AttentionShape {
@@ -19,6 +21,7 @@ struct AttentionShape {
   int64_t chunk = 128;  // queries per chunk of the reference, at most
   bool fused = true;    // fused.h, without chunks; false: the reference
 };
+std::vector<Candidate> attention_candidates();
 
 // q [tokens, heads, d]; window_kv [keys, d]; compressed_kv [groups, d] and topk int32 [tokens, k], or both undefined; sink
 // [heads] in the math type; row int64 [tokens] = index of the token's own key; start int64 [tokens] = index of its document's

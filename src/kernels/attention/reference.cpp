@@ -275,4 +275,8 @@ at::Tensor dense_attention(const at::Tensor& q, const at::Tensor& window_kv, con
                               VisibleGroups{groups.first.contiguous(), groups.count.contiguous()});
 }
 
+std::vector<Candidate> attention_candidates() {
+  return {{Implementation::kMega, "not finished in this version"}, {Implementation::kFused, ""}, {Implementation::kReference, ""}};
+}
+
 }  // namespace hyperparallel::kernels

@@ -382,7 +382,7 @@ void set_gradients(Group<S>* groups, const Experts& to) {
 
 std::string refusal(at::ScalarType type, int64_t d, int64_t width) {
   if (const std::string why = gemm::tile_refusal(type); !why.empty()) return why;
-  constexpr int64_t kUnit = 16;
+  constexpr int64_t kUnit = 4;
   if (d % kUnit != 0 || width % kUnit != 0) return fmt::format("widths {} and {} are no multiples of {}", d, width, kUnit);
   return "";
 }

@@ -23,6 +23,25 @@ at::Tensor choose_experts(const at::Tensor& scores, const at::Tensor& bias, cons
 // Unbiased scores of the chosen, normalised by (sum + 1e-20) when asked and k > 1, times `scale` -> [tokens, k]. Differentiable.
 at::Tensor expert_weights(const at::Tensor& scores, const at::Tensor& expert_ids, bool normalise, double scale);
 
+// The router: scores of all experts, ids and weights of the chosen, by the three functions above (reference) or in one pass over
+// the logits (mega).
+struct RouterRule {
+  int64_t k;
+  double temperature;
+  bool normalise;
+  double scale;
+};
+struct RouterChoice {
+  at::Tensor ids;                   // int64 [tokens, k] where they are chosen already; undefined: by the rest
+  at::Tensor bias, bias_vl, image;  // [experts], [experts], bool [tokens]
+};
+struct Routed {
+  at::Tensor scores, ids,
+      weights;  // [tokens, experts], [tokens, k], [tokens, k]; scores and weights are differentiable in logits
+};
+Routed route(const at::Tensor& logits, const RouterChoice& choice, const RouterRule& rule, Implementation how);
+std::vector<Candidate> gate_candidates(bool on_cpu);
+
 // Rows sorted by expert, token order within one: row r is choice `order[r]` (= token * k + place); offsets [experts + 1].
 struct RowOrder {
   at::Tensor order;    // int64 [tokens * k]

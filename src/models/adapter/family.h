@@ -83,11 +83,20 @@ struct TableRequest {
   at::Tensor send_rows;  // int64 [stage]: how many of them each rank of the stage owns
 };
 
+// Which implementation an operation of the program takes, and how often it is called in a forward pass.
+struct KernelCall {
+  std::string operation, shape;
+  kernels::Choice choice;
+  int64_t calls = 0;
+};
+
 // The program of one rank, and what it needs to know of a micro-batch.
 class Model {
  public:
   virtual ~Model() = default;
   virtual const engine::Program& program() const = 0;
+  // Of the operations that have several implementations.
+  virtual std::vector<KernelCall> kernel_calls() const { return {}; }
   virtual const engine::Layout& layout() const = 0;
 
   // Every program input of one micro-batch for the rank of `layout()`. `batch` is the whole micro-batch, the same on all cp and

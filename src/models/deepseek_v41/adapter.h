@@ -19,6 +19,7 @@ class V41Model : public Model {
 
   const engine::Program& program() const override { return model.program; }
   const engine::Layout& layout() const override { return model.options.layout; }
+  std::vector<KernelCall> kernel_calls() const override { return model.kernel_calls; }
   ModelBatch batch_of(const data::MicroBatch& batch) const;
   engine::ValueMap inputs(const data::MicroBatch& batch, at::ScalarType compute) const override;
   std::vector<TableRequest> table_requests(const engine::ValueMap& inputs) const override;

@@ -1,9 +1,20 @@
 #include "models/deepseek_v41/attention_parts.h"
 
+#include <fmt/format.h>
+
 #include "kernels/norm/op.h"
 #include "kernels/rows/op.h"
 
 namespace hyperparallel::models::deepseek_v41 {
+
+kernels::AttentionShape attention_shape(ModelBuilder& builder) {
+  const TextConfig& text = builder.text();
+  const auto taken = builder.choose("attention",
+                                    fmt::format("{} heads of {}, window {}", builder.local(text.num_attention_heads, kByHead),
+                                                text.head_dim, text.sliding_window),
+                                    builder.options.kernels.attention, kernels::attention_candidates());
+  return {text.sliding_window, builder.options.attention_chunk, taken != kernels::Implementation::kReference};
+}
 
 using engine::Initialiser;
 using engine::ParameterId;

@@ -21,9 +21,7 @@ at::Tensor with_received(const at::Tensor& own, const at::Tensor& received);
 at::Tensor arranged_keys(const at::Tensor& own, const at::Tensor& received, const at::Tensor& rows);
 
 // Of every layer's sparse attention.
-inline kernels::AttentionShape attention_shape(const ModelBuilder& builder) {
-  return {builder.text().sliding_window, builder.options.attention_chunk, builder.options.kernels.attention >= kernels::Implementation::kFused};
-}
+kernels::AttentionShape attention_shape(ModelBuilder& builder);
 
 // The segment `NAME.queries` of this rank's heads, for x [rows, hidden] of the region `tokens`.
 struct QueryValues {

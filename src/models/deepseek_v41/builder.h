@@ -61,6 +61,11 @@ struct ModelBuilder : DecoderBuilder {
   std::vector<RouterSums> router_sums;
   std::vector<engine::ValueId> indexer_losses;
 
+  // The implementation that a call takes; remembered for Model::kernel_calls.
+  kernels::Implementation choose(const std::string& operation, const std::string& shape, kernels::Implementation fastest,
+                                 const std::vector<kernels::Candidate>& candidates);
+  std::vector<KernelCall> kernel_calls;
+
   const TextConfig& text() const { return config.text; }
   Block block(int64_t layer) const {
     return {layer_name(layer), layer_parameter(layer), config.text.n_routed_experts, config.text.num_experts_per_tok};

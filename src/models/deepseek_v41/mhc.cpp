@@ -1,5 +1,7 @@
 #include "kernels/mhc/op.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "models/deepseek_v41/builder.h"
@@ -38,6 +40,11 @@ ValueId add_first_mix(ModelBuilder& builder, const std::string& name, ValueId st
 
 namespace {
 
+kernels::Implementation mhc_kernel(ModelBuilder& builder) {
+  return builder.choose("mhc", fmt::format("{} streams of {}", builder.text().hc_mult, builder.text().hidden_size),
+                        builder.options.kernels.mhc, kernels::mhc_candidates(builder.options.compute, /*on_cpu=*/true));
+}
+
 // What a site declares.
 struct SiteParameters {
   ParameterId norm, fn, base, scale;
@@ -65,7 +72,7 @@ SiteParameters declare_site(ModelBuilder& builder, const Block& block, const std
   site.scale = builder.master_leaf(prefix + "hc_" + kind + "_scale", {3},
                                    Initialiser::fill(builder.config.switches.initialisation.hc_scale));
   site.eps = text.rms_norm_eps, site.hc_eps = text.hc_eps, site.iterations = text.hc_sinkhorn_iters;
-  site.how = builder.options.kernels.mhc;
+  site.how = mhc_kernel(builder);
   return site;
 }
 
@@ -108,7 +115,7 @@ ValueId add_mix_out(ModelBuilder& builder, const Block& block, const std::string
   const ValueId out = declare_streams(builder, block, result);
   builder.program.segment(
       block.name + ".hc_" + kind + ".out", {y, streams, site.post, site.comb}, {out}, {},
-      [=, how = builder.options.kernels.mhc](SegmentRun& run) {
+      [=, how = mhc_kernel(builder)](SegmentRun& run) {
         run.make(out, kernels::expand(run.read(y), run.read(streams), run.read(site.post), run.read(site.comb), how));
       });
   return out;

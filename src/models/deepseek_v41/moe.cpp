@@ -1,5 +1,7 @@
 #include "kernels/moe/op.h"
 
+#include <fmt/format.h>
+
 #include <numeric>
 
 #include "engine/experts.h"
@@ -67,10 +69,14 @@ at::Tensor back_in_order(const at::Tensor& arranged, const at::Tensor& order) {
   return order.size(0) == 0 ? arranged : arranged.index_select(0, order.argsort());
 }
 
-bool is_mega(const ModelBuilder& builder, int64_t width) {
-  const kernels::Choice choice = kernels::choose(
-      builder.options.kernels.moe, kernels::expert_candidates(builder.options.compute, builder.text().hidden_size, width));
-  return choice.taken == kernels::Implementation::kMega;
+bool is_mega(ModelBuilder& builder, const char* operation, int64_t experts, int64_t width) {
+  const int64_t d = builder.text().hidden_size;
+  return builder.choose(operation, fmt::format("{} of {} x {} x 3", experts, d, width), builder.options.kernels.moe,
+                        kernels::expert_candidates(builder.options.compute, d, width)) == kernels::Implementation::kMega;
+}
+kernels::Implementation gate_kernel(ModelBuilder& builder, int64_t experts) {
+  return builder.choose("gate", fmt::format("{} experts", experts), builder.options.kernels.gate,
+                        kernels::gate_candidates(/*on_cpu=*/true));
 }
 
 struct MoeLayer {
@@ -85,7 +91,7 @@ struct MoeLayer {
   std::vector<std::string> weights{prefix + "experts.w1.weight", prefix + "experts.w3.weight", prefix + "experts.w2.weight"};
   bool whole = builder.way_of(weights, {{kByExpert, kByExpert, kByExpert}, {Cut{}, Cut{}, Cut{}}}) == 1;
   Cut cut = whole ? Cut{} : kByExpert;
-  bool mega = is_mega(builder, width);
+  bool mega = is_mega(builder, "experts", experts, width);
   bool in_place = mega && (whole || builder.layout().size("ep") == 1);  // experts read the tokens' rows where they lie
   int64_t ranks = whole ? 1 : builder.layout().size("ep"), local = builder.local(experts, cut);
   std::string received = whole ? choices : name + ".received";  // symbol
@@ -116,14 +122,16 @@ struct MoeLayer {
         name + ".route", reads, makes, {gate, bias, bias_vl},
         [=, image = image, padding = padding, sequence = sequence, lengths = lengths, name = block.name, shard = shard,
          sums = sums, k = k, experts = experts, order = order, counts = counts, send_rows = send_rows, sent = sent,
-         sent_weights = sent_weights, owners = engine::even_parts(experts, ranks), temperature = text.gate_temp,
-         normalise = text.norm_topk_prob, scale = text.routed_scaling_factor](SegmentRun& run) {
+         sent_weights = sent_weights, owners = engine::even_parts(experts, ranks), how = gate_kernel(builder, experts),
+         rule = kernels::RouterRule{k, text.gate_temp, text.norm_topk_prob, text.routed_scaling_factor}](SegmentRun& run) {
           const at::Tensor& input = run.read(x);
-          const at::Tensor scores =
-              kernels::router_scores(engine::linear(kernels::to_math(input), run.weight(gate)), temperature);
+          const at::Tensor logits = engine::linear(kernels::to_math(input), run.weight(gate));
+          kernels::Routed routed;
           const at::Tensor chosen = run.choose(ids, [&] {
-            return kernels::choose_experts(scores, run.parameter(bias), run.parameter(bias_vl), run.read(image), k);
+            routed = kernels::route(logits, {{}, run.parameter(bias), run.parameter(bias_vl), run.read(image)}, rule, how);
+            return routed.ids;
           });
+          if (!routed.ids.defined()) routed = kernels::route(logits, {chosen, {}, {}, {}}, rule, how);  // recomputed
           kernels::RowOrder rows;
           const at::Tensor row_order = run.choose(order, [&] { return (rows = kernels::sort_rows(chosen, experts)).order; });
           const at::Tensor per_expert = run.choose(counts, [&] { return rows.offsets.diff(); });
@@ -132,17 +140,16 @@ struct MoeLayer {
             for (const at::Tensor& part : per_expert.split_with_sizes(owners)) sums.push_back(part.sum());
             return at::stack(sums);
           });
-          const at::Tensor weights = kernels::expert_weights(scores, chosen, normalise, scale);  // [shard, k]
           if (sent.valid()) run.make(sent, kernels::dispatch_rows(input, row_order, k));
-          run.make(sent_weights, weights.reshape({-1}).index_select(0, row_order));
+          run.make(sent_weights, routed.weights.reshape({-1}).index_select(0, row_order));
           if (sums.shares.valid()) {
             const int64_t sequences = run.read(lengths).size(0);
-            run.make(sums.shares, kernels::sequence_shares(scores, run.read(sequence), sequences));
+            run.make(sums.shares, kernels::sequence_shares(routed.scores, run.read(sequence), sequences));
             run.choose(sums.counts, [&] { return kernels::sequence_counts(chosen, run.read(sequence), sequences, experts); });
           }
           run.count(name + ".loads", loads_of(chosen, run.read(image), run.read(padding), experts));
-          run.observe(name + ".router_scores", shard, [&] { return scores; });
-          run.observe(name + ".expert_weights", shard, [&] { return weights; });
+          run.observe(name + ".router_scores", shard, [&] { return routed.scores; });
+          run.observe(name + ".expert_weights", shard, [&] { return routed.weights; });
         });
     if (!sums.shares.valid()) return;
     sums.counts = program.launch(name + ".sequence_counts", ExchangeKind::kAllReduce, "sample", sums.counts);
@@ -242,7 +249,7 @@ ValueId add_moe(ModelBuilder& builder, const Block& block, ValueId streams_x) {
                              builder.weight(prefix + "w3.weight", {moe.width, moe.d}, into),
                              builder.weight(prefix + "w2.weight", {moe.d, moe.width}, out_of)},
                             builder.text().swiglu_limit,
-                            is_mega(builder, builder.local(moe.width, into))};
+                            is_mega(builder, "shared expert", 1, builder.local(moe.width, into))};
   program.close_unit(moe.name);
   moe.add_counts();
   ValueId shared_sum;

@@ -18,6 +18,15 @@ ModelBuilder::ModelBuilder(const ModelConfig& given, const ProgramOptions& built
       config(given),
       options(built) {}
 
+kernels::Implementation ModelBuilder::choose(const std::string& operation, const std::string& shape,
+                                             kernels::Implementation fastest, const std::vector<kernels::Candidate>& candidates) {
+  const auto same = [&](const KernelCall& call) { return call.operation == operation && call.shape == shape; };
+  auto call = std::ranges::find_if(kernel_calls, same);
+  if (call == kernel_calls.end()) call = kernel_calls.insert(call, {operation, shape, kernels::choose(fastest, candidates), 0});
+  ++call->calls;
+  return call->choice.taken;
+}
+
 ValueId copy_to_streams(ModelBuilder& builder, const std::string& prefix, ValueId embedded) {
   const int64_t n = builder.text().hc_mult;
   const ValueId streams = builder.program.value(prefix + "streams", {builder.stream_rows(), n, builder.text().hidden_size});
@@ -135,6 +144,7 @@ ModelProgram build_program(const ModelConfig& config, const ProgramOptions& opti
   if (builder.has_draft_layers()) add_draft_layers(builder, final_hidden);
   builder.check_overrides();
   model.inputs = builder.inputs;
+  model.kernel_calls = builder.kernel_calls;
   model.program = std::move(builder.program).build();
   declare_footprints(model.program, config, options);
   return model;

@@ -108,6 +108,7 @@ struct ModelProgram {
   ProgramOptions options;
   ModelInputs inputs;
   engine::Program program;
+  std::vector<KernelCall> kernel_calls = {};
 };
 
 // The whole model with its losses: cross_entropy, and balance and indexer where the options weigh them. A cached program has the

@@ -1,0 +1,47 @@
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/program.h"
+#include "support/scratch.h"
+
+namespace hyperparallel {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(InspectKernels, ShowsWhatIsTakenAndWhyNotAFasterOne) {
+  const ProgramResult result = run_program("inspect kernels configs/tiny.yaml");
+  EXPECT_EQ(result.code, 0) << result.error;
+  for (const char* operation : {"attention", "gate", "experts", "shared expert", "mhc"})
+    EXPECT_THAT(result.output, HasSubstr(operation));
+  const ProgramResult limited = run_program("inspect kernels configs/tiny.yaml --kernels.moe=reference");
+  EXPECT_THAT(limited.output, HasSubstr("not mega: the configuration allows no faster one than reference"));
+  EXPECT_THAT(run_program("inspect kernels configs/tiny.yaml --kernels.moe=fast").error,
+              AllOf(HasSubstr("kernels.moe"), HasSubstr("reference"), HasSubstr("mega")));
+}
+
+TEST(BenchMega, GivesGainsAsJson) {
+  const ProgramResult result = run_program("bench mega configs/tiny.yaml --tokens 64 --repetitions 1 --threads 1 --json");
+  ASSERT_EQ(result.code, 0) << result.error;
+  const auto json = nlohmann::json::parse(result.output);
+  for (const char* key : {"gain.moe", "gain.all", "seconds.off"}) EXPECT_TRUE(json.at(key).is_number()) << key;
+}
+
+TEST(InspectTrace, ShowsTheTasksOfARun) {
+  const Scratch folder;
+  const std::string output = (folder / "run").string();
+  const ProgramResult run = run_program(
+      "train configs/tiny.yaml --train.steps=2 --profile.steps=1 --profile.start=2 "
+      "--profile.kernels=true --train.output=" +
+      output);
+  ASSERT_EQ(run.code, 0) << run.error;
+  const ProgramResult result = run_program("inspect trace " + output + "/traces/trace-steps-2-2.json");
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("matrix"), HasSubstr("waiting"), HasSubstr("thread")));
+  EXPECT_EQ(run_program("inspect trace " + output + "/metrics.jsonl").code, 2);
+}
+
+}  // namespace
+}  // namespace hyperparallel
