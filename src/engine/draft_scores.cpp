@@ -1,5 +1,7 @@
 #include "engine/draft_scores.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include "engine/weight_holder.h"
 #include "kernels/types.h"
 
@@ -107,6 +109,20 @@ DraftScores draft_scores(const at::Tensor& hidden, const at::Tensor& states, con
   const variable_list found =
       DraftScoring::apply(hidden, states, anchor, model_hidden, targets, weights, head, state_head, loss, chunk, part, derive);
   return {found[0], found[1][0], found[1][1], found[1][2]};
+}
+
+GreedyDraft greedy_draft(const at::Tensor& hidden, const at::Tensor& normed, const at::Tensor& first, const at::Tensor& head,
+                         const at::Tensor& state_of, const at::Tensor& state_head, const at::Tensor& projection) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor base = kernels::to_math(at::linear(normed, head));  // [drafts, slots, words]
+  std::vector<at::Tensor> ids{first}, logits, confidence;
+  for (int64_t slot = 0; slot < hidden.size(1); ++slot) {
+    const at::Tensor states = state_of.index_select(0, ids.back());  // [drafts, rank]
+    logits.push_back(base.select(1, slot) + kernels::to_math(at::linear(states, state_head)));
+    confidence.push_back(at::linear(kernels::to_math(at::cat({hidden.select(1, slot), states}, 1)), projection).squeeze(1));
+    ids.push_back(logits.back().argmax(1));
+  }
+  return {at::stack(ids, 1), at::stack(logits, 1), at::stack(confidence, 1)};
 }
 
 }  // namespace hyperparallel::engine

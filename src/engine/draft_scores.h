@@ -26,4 +26,15 @@ DraftScores draft_scores(const at::Tensor& hidden, const at::Tensor& states, con
                          const at::Tensor& targets, const at::Tensor& weights, const Weight& head, const Weight& state_head,
                          const DraftLossWeights& loss, int64_t chunk, const VocabularyPart& part = {});
 
+// What draft layers propose behind tokens `first`, one word after another: the stack runs once, and each slot adds the state of
+// the word before it. hidden, normed [drafts, slots, width] of the last block, before and behind its norm; first int64 [drafts];
+// whole tables head [words, width], state_of and state_head [words, rank]; projection [1, width + rank] in the math type.
+struct GreedyDraft {
+  at::Tensor ids;         // int64 [drafts, slots + 1], from `first` on
+  at::Tensor logits;      // [drafts, slots, words] in the math type
+  at::Tensor confidence;  // [drafts, slots], a logit
+};
+GreedyDraft greedy_draft(const at::Tensor& hidden, const at::Tensor& normed, const at::Tensor& first, const at::Tensor& head,
+                         const at::Tensor& state_of, const at::Tensor& state_head, const at::Tensor& projection);
+
 }  // namespace hyperparallel::engine

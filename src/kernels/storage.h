@@ -11,18 +11,17 @@
 
 namespace hyperparallel::kernels {
 
-struct Bfloat16Bits {  // as at::BFloat16 lies in memory
-  uint16_t bits;
-};
+// As at::BFloat16 lies in memory. A scalar, or compilers put no loop over it into vectors.
+enum class Bfloat16Bits : uint16_t {};
 
 HP_INLINE float widened(Bfloat16Bits x) {
-  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+  return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
 }
 // To the nearest, ties to even; NaN stays one.
 HP_INLINE Bfloat16Bits narrowed(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  return {static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded)};
+  return static_cast<Bfloat16Bits>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
 }
 
 template <class S, class T>

@@ -7,6 +7,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "dist/thread_comm.h"
+#include "engine/draft_scores.h"
 #include "engine/schedule.h"
 #include "models/deepseek_v41/adapter.h"
 #include "models/deepseek_v41/draft_batch.h"
@@ -69,9 +70,10 @@ struct Case {
     batch.anchors = models::tensor_of(anchors);
   }
   // The rows of kept anchors, [kept * K, ...].
-  at::Tensor of_slots(const std::string& name) const {
+  at::Tensor of_slots(const std::string& name) const { return of_anchors(name).flatten(0, 1); }
+  at::Tensor of_anchors(const std::string& name) const {  // [kept, K, ...]
     const at::Tensor kept = tensors.at("keep").flatten().nonzero().flatten();
-    return tensors.at(name).flatten(0, 1).index_select(0, kept).flatten(0, 1);
+    return tensors.at(name).flatten(0, 1).index_select(0, kept);
   }
   void expect(const std::string& name, const at::Tensor& expected, const at::Tensor& found) const {
     ASSERT_EQ(found.numel(), expected.numel()) << name;
@@ -177,6 +179,21 @@ void expect_values(const Case& fixture, const Found& found, int64_t block) {
   EXPECT_TRUE(made("draft.hit").to(at::kLong).equal(scored("slot.greedy_hit").to(at::kLong)));
 }
 
+// The words that the layers would propose, from what they made.
+void expect_greedy(const Case& fixture, const Found& found, int64_t block) {
+  const std::string last = "mtp." + std::to_string(fixture.config.text.num_nextn_predict_layers - 1) + ".";
+  const at::Tensor hidden = found.made.at("draft.hidden").unflatten(0, {-1, block}),
+                   normed = found.made.at("draft.normed").unflatten(0, {-1, block});
+  const auto weight = [&](const std::string& name) { return fixture.weights.at(name).to(hidden.scalar_type()); };
+  const engine::GreedyDraft draft =
+      engine::greedy_draft(hidden, normed, fixture.of_anchors("greedy.ids").select(1, 0), weight("lm_head.weight"),
+                           weight(last + "markov_head.embed.weight"), weight(last + "markov_head.head.weight"),
+                           weight(last + "confidence_head.proj.weight"));
+  EXPECT_TRUE(draft.ids.equal(fixture.of_anchors("greedy.ids")));
+  fixture.expect("greedy.logits", fixture.of_anchors("greedy.logits"), draft.logits);
+  fixture.expect("greedy.confidence", fixture.of_anchors("greedy.confidence"), draft.confidence);
+}
+
 using Parameters = std::pair<std::string, Split>;
 std::vector<Parameters> cases() {
   std::vector<Parameters> all;
@@ -200,7 +217,10 @@ TEST_P(GoldenDraft, LayersLossesAndGradientsHold) {
         const Found found = run(fixture, type, loss_of(variant), split, recompute);
         const double expected = fixture.tensors.at("loss." + variant + ".total").item<double>();
         EXPECT_NEAR(found.loss / expected, 1, 2e-6);
-        if (split.ranks == 1) expect_values(fixture, found, fixture.config.text.draft.block_size);
+        if (split.ranks == 1) {
+          expect_values(fixture, found, fixture.config.text.draft.block_size);
+          expect_greedy(fixture, found, fixture.config.text.draft.block_size);
+        }
         int64_t compared = 0;
         for (const auto& [parameter, gradient] : found.gradients) {
           engine::ParameterSpec spec;

@@ -90,21 +90,32 @@ HP_INLINE void mix(const T* w, const T* const* keys, int64_t count, int64_t d, i
   }
 }
 
-// to[i] += sum over heads of a[i, h] * x[h] + b[i, h] * y[h]; x, y [heads, d].
+// to[i] += sum over heads of a[i, h] * x[h] + b[i, h] * y[h]; x, y [heads, d]. For K keys, which are different ones.
+template <class T, int L, int W, int K>
+HP_INLINE void spread_block(const T* a, const T* x, const T* b, const T* y, int64_t d, int64_t heads, int64_t column,
+                            T* const* to) {
+  Vec<T, W> sum[K][2];
+#pragma GCC unroll 4
+  for (int k = 0; k < K; ++k) sum[k][0] = load<T, W>(to[k] + column), sum[k][1] = load<T, W>(to[k] + column + W);
+  for (int64_t h = 0; h < heads; ++h) {
+    const T *xs = x + h * d + column, *ys = y + h * d + column;
+    const Vec<T, W> x0 = load<T, W>(xs), x1 = load<T, W>(xs + W), y0 = load<T, W>(ys), y1 = load<T, W>(ys + W);
+#pragma GCC unroll 4
+    for (int k = 0; k < K; ++k) {
+      const T wa = a[k * L + h], wb = b[k * L + h];
+      sum[k][0] += x0 * wa, sum[k][1] += x1 * wa;
+      sum[k][0] += y0 * wb, sum[k][1] += y1 * wb;
+    }
+  }
+#pragma GCC unroll 4
+  for (int k = 0; k < K; ++k) store<T, W>(to[k] + column, sum[k][0]), store<T, W>(to[k] + column + W, sum[k][1]);
+}
 template <class T, int L, int W>
 HP_INLINE void spread_columns(const T* a, const T* x, const T* b, const T* y, int64_t count, int64_t d, int64_t column,
                               int64_t heads, T* const* to) {
-  for (int64_t i = 0; i < count; ++i) {
-    T* row = to[i] + column;
-    Vec<T, W> s0 = load<T, W>(row), s1 = load<T, W>(row + W);
-    for (int64_t h = 0; h < heads; ++h) {
-      const T wa = a[i * L + h], wb = b[i * L + h];
-      const T *xs = x + h * d + column, *ys = y + h * d + column;
-      s0 += load<T, W>(xs) * wa, s1 += load<T, W>(xs + W) * wa;
-      s0 += load<T, W>(ys) * wb, s1 += load<T, W>(ys + W) * wb;
-    }
-    store<T, W>(row, s0), store<T, W>(row + W, s1);
-  }
+  int64_t i = 0;
+  for (; i + 4 <= count; i += 4) spread_block<T, L, W, 4>(a + i * L, x, b + i * L, y, d, heads, column, to + i);
+  for (; i < count; ++i) spread_block<T, L, W, 1>(a + i * L, x, b + i * L, y, d, heads, column, to + i);
 }
 template <class T, int L>
 HP_INLINE void spread(const T* a, const T* x, const T* b, const T* y, int64_t count, int64_t d, int64_t heads, T* const* to) {

@@ -46,6 +46,7 @@ void activate(int64_t rows, int64_t width, const T* hidden, const T* weights, do
       const T weight = weights ? weights[row] : T(1);
       if (kept)
         for (int64_t i = 0; i < 2 * width; ++i) kept[row * 2 * width + i] = stored<S>(gate[i]);
+#pragma GCC ivdep
       for (int64_t i = 0; i < width; ++i) {
         T g = math<S, T>(stored<S>(gate[i])), u = math<S, T>(stored<S>(up[i]));
         g = g > most ? most : g;
@@ -71,6 +72,7 @@ void activate_backward(int64_t rows, int64_t width, const S* kept, const T* dout
       S* __restrict dup = dgate + width;
       T* __restrict term = terms.data();
       const T weight = weights ? weights[row] : T(1);
+#pragma GCC ivdep
       for (int64_t i = 0; i < width; ++i) {
         const T given_g = math<S, T>(gate[i]), given_u = math<S, T>(up[i]);
         const T g = given_g > most ? most : given_g, u = given_u > most ? most : given_u < -most ? -most : given_u;

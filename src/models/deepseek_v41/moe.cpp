@@ -1,5 +1,6 @@
 #include "kernels/moe/op.h"
 
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <numeric>
@@ -128,6 +129,7 @@ struct MoeLayer {
           const at::Tensor logits = engine::linear(kernels::to_math(input), run.weight(gate));
           kernels::Routed routed;
           const at::Tensor chosen = run.choose(ids, [&] {
+            const at::AutoGradMode derived(true);  // choices are made without a graph, weights belong to it
             routed = kernels::route(logits, {{}, run.parameter(bias), run.parameter(bias_vl), run.read(image)}, rule, how);
             return routed.ids;
           });
