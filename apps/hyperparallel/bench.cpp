@@ -15,6 +15,8 @@
 namespace hyperparallel {
 namespace {
 
+const CLI::Range kLengths(2, 1 << 24), kThreads(0, 1024), kRepetitions(1, 1000);
+
 void print_segments(const train::BenchStepRow& row, int most) {
   std::vector<std::pair<double, std::string>> kinds;
   for (const auto& [kind, seconds] : row.segments) kinds.emplace_back(seconds, kind);
@@ -30,16 +32,16 @@ int bench_step(const std::vector<std::string>& arguments) {
   int threads = 0;
   bool json = false;
   app.add_option("CONFIG", model, "config.json of a model, or a YAML configuration")->required();
-  app.add_option("--tokens", options.lengths, "lengths of the row, separated by commas")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber);
+  app.add_option("--tokens", options.lengths, "lengths of the row, separated by commas")->delimiter(',')->check(kLengths);
   app.add_option("--dtype", dtype, "float32 | bfloat16")->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_option("--recompute", recompute, "none | full")->check(CLI::IsMember({"none", "full"}));
   app.add_option("--offload", options.recompute.offload, "globs of values that rest in a file, with --recompute full")
       ->delimiter(',');
   app.add_option("--offload-folder", options.offload_folder, "where that file lies")->check(CLI::ExistingDirectory);
-  app.add_option("--threads", threads, "0: all cores")->check(CLI::NonNegativeNumber);
-  app.add_option("--repetitions", options.repetitions, "timed runs, of which the median counts")->check(CLI::PositiveNumber);
+  app.add_option("--threads", threads, "0: all cores")->check(kThreads);
+  app.add_option("--repetitions", options.repetitions, "timed runs, of which the median counts")
+      ->capture_default_str()
+      ->check(kRepetitions);
   int segments = 0;
   app.add_option("--segments", segments, "show so many kinds of segments, those that take longest first")
       ->check(CLI::NonNegativeNumber);
@@ -59,8 +61,8 @@ int bench_step(const std::vector<std::string>& arguments) {
     fmt::print("{}\n", to_json(result).dump(1));
     return 0;
   }
-  fmt::print("{} parameters, {}, {} threads, recompute {}; peak {:.0f} GFLOP/s (FP32 mm of 2048^3)\n", result.parameters, dtype,
-             result.threads, recompute, result.peak_gflops);
+  fmt::print("{} parameters, {}, {} threads, recompute {}; mm of 2048^3: FP32 {:.0f} GFLOP/s, of which mfu, {} {:.0f} GFLOP/s\n",
+             result.parameters, dtype, result.threads, recompute, result.peak_gflops, dtype, result.compute_gflops);
   fmt::print("{:>8} {:>10} {:>10} {:>10} {:>7} {:>12} {:>10}\n", "tokens", "forward s", "step s", "tokens/s", "mfu %",
              "allocated GB", "peak RSS GB");
   for (const train::BenchStepRow& row : result.rows) {
@@ -79,21 +81,25 @@ int bench_mega(const std::vector<std::string>& arguments) {
   options.lengths = {4096};
   options.repetitions = 5;
   int threads = 0;
-  bool json = false;
+  bool as_json = false;
   app.add_option("CONFIG", model, "config.json of a model, or a YAML configuration")->required();
-  app.add_option("--tokens", options.lengths[0], "length of the row")->check(CLI::PositiveNumber);
+  app.add_option("--tokens", options.lengths[0], "length of the row")->capture_default_str()->check(kLengths);
   app.add_option("--dtype", dtype, "float32 | bfloat16")->check(CLI::IsMember({"float32", "bfloat16"}));
-  app.add_option("--threads", threads, "0: all cores")->check(CLI::NonNegativeNumber);
-  app.add_option("--repetitions", options.repetitions, "runs of each, after one that is not timed")->check(CLI::PositiveNumber);
-  app.add_flag("--json", json, "print JSON instead of a table");
+  app.add_option("--threads", threads, "0: all cores")->check(kThreads);
+  app.add_option("--repetitions", options.repetitions, "runs of each, after one that is not timed")
+      ->capture_default_str()
+      ->check(kRepetitions);
+  app.add_flag("--json", as_json, "print JSON instead of a table");
   if (!parse_arguments(app, arguments)) return 0;
   train::TrainSection process;
   process.threads = threads;
   train::set_up_libtorch(process);
   if (dtype == "bfloat16") options.compute = at::kBFloat16;
   const train::BenchMegaResult result = train::bench_mega(read_model_argument(model), options);
-  if (json) {
-    fmt::print("{}\n", to_json(result).dump(1));
+  if (as_json) {
+    nlohmann::ordered_json json = to_json(result);
+    json["dtype"] = dtype, json["repetitions"] = options.repetitions;
+    fmt::print("{}\n", json.dump(1));
     return 0;
   }
   fmt::print("{} tokens, {}, {} threads, {} repetitions; forward and backward, medians\n", result.tokens, dtype, result.threads,

@@ -53,4 +53,26 @@ HP_INLINE void round_to(T* row, int64_t size) {
   }
 }
 
+// 16 numbers at once.
+template <class T, class S>
+HP_INLINE Vec<T, 16> load_wide(const S* from) {
+  if constexpr (std::is_same_v<S, T>) {
+    return load<T, 16>(from);
+  } else {
+    const auto bits = load<uint16_t, 16>(reinterpret_cast<const uint16_t*>(from));
+    return reinterpret_cast<Vec<float, 16>>(__builtin_convertvector(bits, Vec<uint32_t, 16>) << 16);
+  }
+}
+template <class S, class T>
+HP_INLINE void store_narrow(S* to, Vec<T, 16> v) {
+  if constexpr (std::is_same_v<S, T>) {
+    store<T, 16>(to, v);
+  } else {
+    const auto bits = reinterpret_cast<Vec<uint32_t, 16>>(v);
+    const auto rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const auto kept = (bits & 0x7fffffffu) > 0x7f800000u ? (bits & 0u) + 0x7fc0u : rounded;
+    store<uint16_t, 16>(reinterpret_cast<uint16_t*>(to), __builtin_convertvector(kept, Vec<uint16_t, 16>));
+  }
+}
+
 }  // namespace hyperparallel::kernels

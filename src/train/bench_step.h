@@ -36,7 +36,8 @@ struct BenchStepRow {
 struct BenchStepResult {
   int64_t parameters = 0;
   int threads = 0;
-  double peak_gflops = 0;  // FP32 at::mm, 2048^3, measured in this run
+  double peak_gflops = 0;     // FP32 at::mm, 2048^3, measured in this run
+  double compute_gflops = 0;  // the same in the type of computation
   std::vector<BenchStepRow> rows;
 };
 

@@ -133,7 +133,7 @@ struct ParallelSection {
 };
 
 struct KernelsSection {
-  Kernel attention = Kernel::kMega;
+  Kernel attention = Kernel::kFused;
   Kernel indexer = Kernel::kReference;
   Kernel gate = Kernel::kMega;
   Kernel moe = Kernel::kMega;

@@ -99,6 +99,7 @@ class Checker {
     for (const auto& [name, kernel] : operations) {
       if (kernel != Kernel::kReference) unfinished(fmt::format("kernels.{}", name), kernels::to_string(kernel), "reference");
     }
+    if (k.attention == Kernel::kMega) unfinished("kernels.attention", "mega", "reference, fused");
     if (c_.data.allow_http) unfinished("data.allow_http", "true", "false");
   }
 

@@ -72,7 +72,7 @@ TraceSummary summarise_trace(const std::filesystem::path& path) {
       has_spans = true;
     }
   } catch (const nlohmann::json::exception& error) {
-    throw refuse(std::string("has an event that is none of a trace: ") + error.what());
+    throw refuse(std::string("has an event without ph, pid, tid, ts, dur or cat: ") + error.what());
   }
   TraceSummary summary{end - begin, {}};
   for (auto& [id, found] : threads) {

@@ -26,6 +26,8 @@ TEST(BenchMega, GivesGainsAsJson) {
   const ProgramResult result = run_program("bench mega configs/tiny.yaml --tokens 64 --repetitions 1 --threads 1 --json");
   ASSERT_EQ(result.code, 0) << result.error;
   const auto json = nlohmann::json::parse(result.output);
+  for (const char* wrong : {"--tokens 1", "--tokens 99999999999999999999", "--threads 9999", "--repetitions 0", "--tokens abc"})
+    EXPECT_EQ(run_program(std::string("bench mega configs/tiny.yaml ") + wrong).code, 2) << wrong;
   for (const char* key : {"gain.moe", "gain.all", "seconds.off"}) EXPECT_TRUE(json.at(key).is_number()) << key;
 }
 

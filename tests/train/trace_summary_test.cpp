@@ -49,7 +49,7 @@ TEST(TraceSummary, AnotherFileIsRefused) {
   };
   EXPECT_THAT(message("{"), HasSubstr("is no JSON"));
   EXPECT_THAT(message("[]"), HasSubstr("no list traceEvents"));
-  EXPECT_THAT(message(R"({"traceEvents": [{"ph": "X"}]})"), HasSubstr("none of a trace"));
+  EXPECT_THAT(message(R"({"traceEvents": [{"ph": "X"}]})"), HasSubstr("an event without ph, pid"));
 }
 
 }  // namespace

@@ -276,7 +276,7 @@ at::Tensor dense_attention(const at::Tensor& q, const at::Tensor& window_kv, con
 }
 
 std::vector<Candidate> attention_candidates() {
-  return {{Implementation::kMega, "not finished in this version"}, {Implementation::kFused, ""}, {Implementation::kReference, ""}};
+  return {{Implementation::kFused, ""}, {Implementation::kReference, ""}};
 }
 
 }  // namespace hyperparallel::kernels

@@ -115,6 +115,56 @@ HP_INLINE void weighted_sum(int64_t n, const T* rows, const T* weights, int64_t 
   }
 }
 
+// A token's new streams (and what is stored of them) from its N old ones, all in one pass.
+template <class S, class T, int N>
+HP_INLINE void expand_token(const S* y, const S* old, int64_t d, const T* post, const T* comb, S* stored, T* out) {
+  for (int64_t i = 0; i < d; i += kW) {
+    Vec<T, kW> from[N];
+    const Vec<T, kW> added = load_wide<T>(y + i);
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) from[j] = load_wide<T>(old + j * d + i);
+#pragma GCC unroll 4
+    for (int k = 0; k < N; ++k) {
+      Vec<T, kW> sum = from[0] * comb[k];
+#pragma GCC unroll 4
+      for (int j = 1; j < N; ++j) sum += from[j] * comb[j * N + k];
+      store_narrow<S, T>(stored + k * d + i, sum + added * post[k]);
+      store<T, kW>(out + k * d + i, load_wide<T>(stored + k * d + i));
+    }
+  }
+}
+// And what comes back from their gradient g [N, d].
+template <class S, class T, int N>
+HP_INLINE void expand_token_backward(const S* y, const S* old, int64_t d, const T* post, const T* comb, const T* g, S* dy,
+                                     S* dold, T* dpost, T* dcomb) {
+  Vec<T, kW> along_post[N] = {}, along_comb[N][N] = {};
+  for (int64_t i = 0; i < d; i += kW) {
+    Vec<T, kW> gradient[N];
+#pragma GCC unroll 4
+    for (int k = 0; k < N; ++k) gradient[k] = load<T, kW>(g + k * d + i);
+    const Vec<T, kW> added = load_wide<T>(y + i);
+    Vec<T, kW> sum = gradient[0] * post[0];
+#pragma GCC unroll 4
+    for (int k = 1; k < N; ++k) sum += gradient[k] * post[k];
+    store_narrow<S, T>(dy + i, sum);
+#pragma GCC unroll 4
+    for (int k = 0; k < N; ++k) along_post[k] += gradient[k] * added;
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) {
+      const Vec<T, kW> from = load_wide<T>(old + j * d + i);
+      sum = gradient[0] * comb[j * N];
+#pragma GCC unroll 4
+      for (int k = 1; k < N; ++k) sum += gradient[k] * comb[j * N + k];
+      store_narrow<S, T>(dold + j * d + i, sum);
+#pragma GCC unroll 4
+      for (int k = 0; k < N; ++k) along_comb[j][k] += gradient[k] * from;
+    }
+  }
+  for (int k = 0; k < N; ++k) dpost[k] = sum_of<T>(along_post[k]);
+  for (int j = 0; j < N; ++j)
+    for (int k = 0; k < N; ++k) dcomb[j * N + k] = sum_of<T>(along_comb[j][k]);
+}
+
 }  // namespace
 
 int64_t SiteShape::tokens() const {
@@ -159,6 +209,11 @@ void SiteTile<S, T>::expand(int64_t tokens, const ExpandInput<S, T>& in, S* stre
   const int64_t n = shape_.n, d = shape_.d, padded = shape_.padded();
   vectorise_products([&]() __attribute__((always_inline)) {
     for (int64_t t = 0; t < tokens; ++t) {
+      if (n == 4 && d == padded) {
+        expand_token<S, T, 4>(in.y + t * d, in.streams + t * n * d, d, in.post + t * n, in.comb + t * n * n, streams + t * n * d,
+                              row(x_, t));
+        continue;
+      }
       widen(in.y + t * d, d, y_.data());
       for (int64_t j = 0; j < n; ++j) widen(in.streams + (t * n + j) * d, d, old_.data() + j * padded);
       for (int64_t k = 0; k < n; ++k) {
@@ -241,6 +296,11 @@ void SiteTile<S, T>::expand_backward(int64_t tokens, const ExpandInput<S, T>& in
   vectorise_products([&]() __attribute__((always_inline)) {
     for (int64_t t = 0; t < tokens; ++t) {
       const T* g = row(g_, t);
+      if (n == 4 && d == padded) {
+        expand_token_backward<S, T, 4>(in.y + t * d, in.streams + t * n * d, d, in.post + t * n, in.comb + t * n * n, g,
+                                       dy + t * d, dstreams + t * n * d, dpost + t * n, dcomb + t * n * n);
+        continue;
+      }
       weighted_sum<T>(n, g, in.post + t * n, 1, padded, y_.data());
       narrow(y_.data(), d, dy + t * d);
       widen(in.y + t * d, d, y_.data());

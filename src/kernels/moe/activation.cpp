@@ -35,24 +35,30 @@ HP_INLINE T sigmoid(T x) {
 
 }  // namespace
 
+// Loops compute on rows of T; those of another type are widened before and narrowed after, since compilers vectorise no loop that
+// mixes many of both.
 template <class S, class T>
 void activate(int64_t rows, int64_t width, const T* hidden, const T* weights, double limit, S* kept, S* out) {
   const T most = limit > 0 ? T(limit) : std::numeric_limits<T>::infinity();
+  std::vector<T> rounded(2 * width), result(width);
   vectorise([&]() __attribute__((always_inline)) {
     for (int64_t row = 0; row < rows; ++row) {
-      const T* __restrict gate = hidden + row * 2 * width;
-      const T* __restrict up = gate + width;
-      S* __restrict to = out + row * width;
       const T weight = weights ? weights[row] : T(1);
-      if (kept)
-        for (int64_t i = 0; i < 2 * width; ++i) kept[row * 2 * width + i] = stored<S>(gate[i]);
+      S* own = kept + row * 2 * width;
+      narrow(hidden + row * 2 * width, 2 * width, own);
+      const T* gate = hidden + row * 2 * width;
+      if constexpr (!std::is_same_v<S, T>) {
+        for (int64_t i = 0; i < 2 * width; ++i) rounded[i] = math<S, T>(own[i]);
+        gate = rounded.data();
+      }
+      const T* up = gate + width;
+      T* to = result.data();
 #pragma GCC ivdep
       for (int64_t i = 0; i < width; ++i) {
-        T g = math<S, T>(stored<S>(gate[i])), u = math<S, T>(stored<S>(up[i]));
-        g = g > most ? most : g;
-        u = u > most ? most : u < -most ? -most : u;
-        to[i] = stored<S>(g * sigmoid(g) * u * weight);
+        const T g = gate[i] > most ? most : gate[i], u = up[i] > most ? most : up[i] < -most ? -most : up[i];
+        to[i] = g * sigmoid(g) * u * weight;
       }
+      narrow(to, width, out + row * width);
     }
   });
 }
@@ -61,28 +67,25 @@ template <class S, class T>
 void activate_backward(int64_t rows, int64_t width, const S* kept, const T* dout, const T* weights, double limit, S* out,
                        S* dhidden, T* dweights) {
   const T most = limit > 0 ? T(limit) : std::numeric_limits<T>::infinity();
-  std::vector<T> terms(width);  // of the weight's gradient
+  std::vector<T> widened_row(2 * width), result(width), dresult(2 * width), terms(width);  // terms: of the weight's gradient
   vectorise([&]() __attribute__((always_inline)) {
     for (int64_t row = 0; row < rows; ++row) {
-      const S* __restrict gate = kept + row * 2 * width;
-      const S* __restrict up = gate + width;
-      const T* __restrict d = dout + row * width;
-      S* __restrict to = out + row * width;
-      S* __restrict dgate = dhidden + row * 2 * width;
-      S* __restrict dup = dgate + width;
-      T* __restrict term = terms.data();
       const T weight = weights ? weights[row] : T(1);
+      for (int64_t i = 0; i < 2 * width; ++i) widened_row[i] = math<S, T>(kept[row * 2 * width + i]);
+      const T *gate = widened_row.data(), *up = gate + width, *d = dout + row * width;
+      T *to = result.data(), *dgate = dresult.data(), *dup = dgate + width, *term = terms.data();
 #pragma GCC ivdep
       for (int64_t i = 0; i < width; ++i) {
-        const T given_g = math<S, T>(gate[i]), given_u = math<S, T>(up[i]);
-        const T g = given_g > most ? most : given_g, u = given_u > most ? most : given_u < -most ? -most : given_u;
+        const T g = gate[i] > most ? most : gate[i], u = up[i] > most ? most : up[i] < -most ? -most : up[i];
         const T s = sigmoid(g), silu = g * s, dy = d[i] * weight, y = silu * u;
-        to[i] = stored<S>(y * weight);
+        to[i] = y * weight;
         term[i] = d[i] * y;
         const T dg = dy * u * (s + silu * (T(1) - s)), du = dy * silu;
-        dgate[i] = stored<S>(given_g > most ? T(0) : dg);
-        dup[i] = stored<S>(u == given_u ? du : T(0));
+        dgate[i] = gate[i] > most ? T(0) : dg;
+        dup[i] = u == up[i] ? du : T(0);
       }
+      narrow(to, width, out + row * width);
+      narrow(dgate, 2 * width, dhidden + row * 2 * width);
       if (!dweights) continue;
       T lanes[16] = {}, sum = 0;
       int64_t i = 0;

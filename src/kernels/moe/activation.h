@@ -6,7 +6,7 @@
 
 namespace hyperparallel::kernels::moe {
 
-// hidden [rows, 2 width]: gate, up, as products left them. Writes them as S to `kept` (nullptr: nowhere), and
+// hidden [rows, 2 width]: gate, up, as products left them. Writes them as S to `kept`, and
 // silu(gate) up weight [rows, width] to `out`. weights [rows]; nullptr: ones.
 template <class S, class T>
 void activate(int64_t rows, int64_t width, const T* hidden, const T* weights, double limit, S* kept, S* out);

@@ -56,7 +56,7 @@ struct AuxiliaryLosses {
 
 // The fastest implementations that may be taken (kernels/choice.h).
 struct KernelLimits {
-  kernels::Implementation attention = kernels::Implementation::kMega;
+  kernels::Implementation attention = kernels::Implementation::kFused;
   kernels::Implementation gate = kernels::Implementation::kMega;
   kernels::Implementation moe = kernels::Implementation::kMega;
   kernels::Implementation mhc = kernels::Implementation::kMega;
