@@ -1,7 +1,7 @@
 """Trains configs/easy_vqa.yaml with AdamW and with the Muon and Sinkhorn mix at equal steps over some seeds, and compares them.
 
     .venv/bin/pip install matplotlib
-    .venv/bin/python bench/ablation.py --steps 500 --seeds 1 2 3 --picture docs/ablation.svg
+    .venv/bin/python bench/ablation.py --steps 500 --seeds 1 2 3 --picture docs/ablation.png
 
 A run that is already whole under --output is taken as it is. Prints a table in Markdown: exact match on the test split, validation loss and
 time; --picture draws the training loss, mean over the seeds with their range, each smoothed over 20 steps.
