@@ -8,6 +8,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <thread>
 
 #include "base/error.h"
 #include "base/trace.h"
@@ -144,7 +145,13 @@ void run(const Plan& plan, const Body& body) {
   std::optional<trace::Scope> scope;
   if (traces()) scope.emplace(plan.stages().front().name, "plan");
   Run run(plan, body);
+#if defined(__SANITIZE_THREAD__)  // which does not see how libgomp's threads begin and end a region
+  std::vector<std::thread> threads;
+  for (int worker = 0; worker < workers(); ++worker) threads.emplace_back([&run, worker] { run.work(worker); });
+  for (std::thread& thread : threads) thread.join();
+#else
   at::parallel_for(0, workers(), 1, [&](int64_t worker, int64_t) { run.work(static_cast<int>(worker)); });
+#endif
   run.rethrow();
 }
 

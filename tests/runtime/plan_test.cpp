@@ -63,6 +63,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(RunTest, OneWorkerTakesReadyTasksInTheOrderInWhichTheyWereAdded) {
   std::vector<std::pair<int, int>> order;
+  at::set_num_threads(1);
   run(two_stages(3), [&](int stage, int tile, int) { order.push_back({stage, tile}); });
   EXPECT_EQ(order, (std::vector<std::pair<int, int>>{{0, 0}, {1, 0}, {0, 1}, {1, 1}, {0, 2}, {1, 2}, {2, 0}}));
 }
