@@ -24,26 +24,29 @@ HP_INLINE Bfloat16Bits narrowed(float x) {
   return static_cast<Bfloat16Bits>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
 }
 
+HP_INLINE float widened(float x) {
+  return x;
+}
+HP_INLINE double widened(double x) {
+  return x;
+}
+template <class S, class T>
+HP_INLINE S narrowed_to(T x) {
+  if constexpr (std::is_same_v<S, T>) {
+    return x;
+  } else {
+    return narrowed(x);
+  }
+}
+
 template <class S, class T>
 HP_INLINE void widen(const S* from, int64_t size, T* to) {
-  for (int64_t i = 0; i < size; ++i) {
-    if constexpr (std::is_same_v<S, T>) {
-      to[i] = from[i];
-    } else {
-      to[i] = widened(from[i]);
-    }
-  }
+  for (int64_t i = 0; i < size; ++i) to[i] = widened(from[i]);
   for (int64_t i = size; i % 16 != 0; ++i) to[i] = 0;
 }
 template <class S, class T>
 HP_INLINE void narrow(const T* from, int64_t size, S* to) {
-  for (int64_t i = 0; i < size; ++i) {
-    if constexpr (std::is_same_v<S, T>) {
-      to[i] = from[i];
-    } else {
-      to[i] = narrowed(from[i]);
-    }
-  }
+  for (int64_t i = 0; i < size; ++i) to[i] = narrowed_to<S>(from[i]);
 }
 // Every number becomes the nearest of S.
 template <class S, class T>

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/trace.h"
+#include "runtime/plan_cache.h"
 
 namespace hyperparallel::runtime {
 namespace {
@@ -153,6 +154,15 @@ void run(const Plan& plan, const Body& body) {
   at::parallel_for(0, workers(), 1, [&](int64_t worker, int64_t) { run.work(static_cast<int>(worker)); });
 #endif
   run.rethrow();
+}
+
+void run_independent(const char* name, int64_t tasks, const std::function<void(int64_t task)>& body) {
+  static PlanCache<std::pair<std::string, int64_t>> plans;
+  const auto plan = plans.get({name, tasks}, [&](Plan& made) {
+    const int stage = made.add_stage(name, TaskKind::kVector);
+    for (int64_t i = 0; i < tasks; ++i) made.add_task(stage, static_cast<int>(i), {}, {});
+  });
+  run(*plan, [&](int, int task, int) { body(task); });
 }
 
 }  // namespace hyperparallel::runtime

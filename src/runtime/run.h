@@ -21,6 +21,9 @@ int workers();
 // on several threads at once.
 void run(const Plan& plan, const Body& body);
 
+// The same of so many tasks of one vector stage that wait for nothing; body(task). `name` is a literal.
+void run_independent(const char* name, int64_t tasks, const std::function<void(int64_t task)>& body);
+
 // Whether traces show tasks; they do not at first.
 void trace_tasks(bool shown);
 

@@ -34,18 +34,9 @@ data::MicroBatch random_batch(int64_t words, int64_t tokens) {
   return batch;
 }
 
-// GFLOP/s of at::mm on 2048 x 2048 matrices in this type, the best of three after a warm-up.
-double product_gflops(at::ScalarType type) {
-  constexpr int64_t kSize = 2048;
-  const at::Tensor a = at::full({kSize, kSize}, 0.5, type), b = at::full({kSize, kSize}, 0.25, type);
-  at::Tensor c = at::mm(a, b);
-  double best = 0;
-  for (int repeat = 0; repeat < 3; ++repeat) {
-    const double begin = monotonic_seconds();
-    at::mm_out(c, a, b);
-    best = std::max(best, 2.0 * kSize * kSize * kSize / (monotonic_seconds() - begin) * 1e-9);
-  }
-  return best;
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
 }
 
 // Of runs after a first one that is not timed; `warm` is called between them.
@@ -59,8 +50,7 @@ double median_seconds(int repetitions, const Run& run, const Warm& warm) {
     run();
     seconds.push_back(monotonic_seconds() - begin);
   }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
+  return median_of(std::move(seconds));
 }
 
 }  // namespace
@@ -74,7 +64,7 @@ BenchStepResult bench_step(const models::ArchitecturePtr& architecture, const Be
   BenchStepResult result;
   result.threads = at::get_num_threads();
   result.peak_gflops = measure_peak_gflops();
-  result.compute_gflops = options.compute == at::kFloat ? result.peak_gflops : product_gflops(options.compute);
+  result.compute_gflops = options.compute == at::kFloat ? result.peak_gflops : measure_peak_gflops(options.compute);
   result.parameters = run->parameter_count();
 
   engine::ScheduleOptions schedule_options;
@@ -128,11 +118,6 @@ nlohmann::ordered_json to_json(const BenchStepResult& result) {
 }
 
 namespace {
-
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // A model with its parameters that runs the same step again and again.
 class Stepper {

@@ -107,9 +107,9 @@ MemoryUse memory_use() {
           .machine_bytes = proc_bytes("/proc/meminfo", "MemTotal:")};
 }
 
-double measure_peak_gflops() {
+double measure_peak_gflops(at::ScalarType type) {
   constexpr int64_t kSize = 2048;
-  const at::Tensor a = at::full({kSize, kSize}, 0.5f), b = at::full({kSize, kSize}, 0.25f);
+  const at::Tensor a = at::full({kSize, kSize}, 0.5, type), b = at::full({kSize, kSize}, 0.25, type);
   at::Tensor c = at::mm(a, b);
   double best_seconds = std::numeric_limits<double>::infinity();
   for (int repeat = 0; repeat < 3; ++repeat) {

@@ -5,6 +5,8 @@
 // token may see. Recomputation, padding and element-wise work do not count. The peak is measured: measure_peak_gflops().
 #pragma once
 
+#include "base/aten.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -69,7 +71,7 @@ struct MemoryUse {
 };
 MemoryUse memory_use();  // of this process, from /proc
 
-// FP32 GFLOP/s of at::mm on 2048 x 2048 matrices with the threads that libtorch is set to: the best of three after a warm-up.
-double measure_peak_gflops();
+// GFLOP/s of at::mm on 2048 x 2048 matrices with the threads that libtorch is set to: the best of three after a warm-up.
+double measure_peak_gflops(at::ScalarType type = at::kFloat);
 
 }  // namespace hyperparallel::train

@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "base/vectorise.h"
-
-#define HP_INLINE [[gnu::always_inline]] inline
+#include "kernels/vectors.h"
 
 namespace hyperparallel::kernels::mhc {
 namespace {

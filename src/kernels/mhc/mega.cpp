@@ -20,6 +20,11 @@ int64_t gradient_parts(int64_t tokens, int64_t numbers) {
   return std::clamp<int64_t>(std::min(kMostNumbers / std::max<int64_t>(1, numbers), tokens / kLeastTokens), 1, kMostParts);
 }
 
+int64_t gradient_numbers(int64_t n, int64_t d) {
+  const SiteShape shape{n, d, 1, 0, 0};
+  return shape.mix().outputs() * shape.padded_width() + shape.padded();
+}
+
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -28,25 +33,16 @@ using torch::autograd::variable_list;
 constexpr int64_t kTaskTokens = 64;  // of a forward task
 constexpr int64_t kSumTasks = 8;
 
-enum Stage { kForward, kBackward, kSum };
+constexpr int kDerive = 0, kSum = 1;  // stages of backward
 
-runtime::PlanCache<std::pair<int, int64_t>>& plans() {
-  static runtime::PlanCache<std::pair<int, int64_t>> cache;
-  return cache;
-}
-std::shared_ptr<const runtime::Plan> forward_plan(int64_t tasks) {
-  return plans().get({kForward, tasks}, [&](runtime::Plan& plan) {
-    const int stage = plan.add_stage("mhc", runtime::TaskKind::kVector);
-    for (int64_t i = 0; i < tasks; ++i) plan.add_task(stage, static_cast<int>(i), {}, {});
-  });
-}
 std::shared_ptr<const runtime::Plan> backward_plan(int64_t parts) {
-  return plans().get({kBackward, parts}, [&](runtime::Plan& plan) {
-    const int derive = plan.add_stage("mhc backward", runtime::TaskKind::kVector),
-              sum = plan.add_stage("mhc parameters", runtime::TaskKind::kVector);
+  static runtime::PlanCache<int64_t> plans;
+  return plans.get(parts, [&](runtime::Plan& plan) {
+    plan.add_stage("mhc backward", runtime::TaskKind::kVector);
+    plan.add_stage("mhc parameters", runtime::TaskKind::kVector);
     const int done = plan.add_counter("parts of the mhc backward");
-    for (int64_t i = 0; i < parts; ++i) plan.add_task(derive, static_cast<int>(i), {}, {done});
-    for (int i = 0; i < kSumTasks; ++i) plan.add_task(sum, i, {done, static_cast<int32_t>(parts)}, {});
+    for (int64_t i = 0; i < parts; ++i) plan.add_task(kDerive, static_cast<int>(i), {}, {done});
+    for (int i = 0; i < kSumTasks; ++i) plan.add_task(kSum, i, {done, static_cast<int32_t>(parts)}, {});
   });
 }
 
@@ -54,7 +50,6 @@ std::shared_ptr<const runtime::Plan> backward_plan(int64_t parts) {
 struct Given {
   at::Tensor y, streams, post, comb;        // of `expand`; `streams` are the old ones then
   at::Tensor given, fn, scale, base, gain;  // of `mix`; fn and gain padded, in the math type
-  at::Tensor plain_fn, plain_gain;          // as they came
   SiteShape shape;
 
   bool expands() const { return y.defined(); }
@@ -75,7 +70,6 @@ Given prepared(const variable_list& in, const MixParameters& settings) {
   g.given = contiguous(in[4]), g.scale = contiguous(in[6]), g.base = contiguous(in[7]);
   g.shape = {g.streams.size(1), g.streams.size(2), settings.iterations, settings.rms_eps, settings.hc_eps};
   if (!g.mixes()) return g;
-  g.plain_fn = in[5], g.plain_gain = in[8];
   const int64_t d = g.shape.d, wide = g.shape.padded();
   g.fn = padded(in[5].detach(), d, wide);
   g.gain = padded(to_math(in[8].detach().to(g.streams.scalar_type())), d, wide);
@@ -122,7 +116,7 @@ struct Site {
   }
   void forward() const {
     const int64_t tasks = (in.tokens() + kTaskTokens - 1) / kTaskTokens;
-    runtime::run(*forward_plan(tasks), [&](int, int task, int) {
+    runtime::run_independent("mhc", tasks, [&](int64_t task) {
       SiteTile<S, T> tile(in.shape);
       const int64_t end = std::min<int64_t>(in.tokens(), (task + 1) * kTaskTokens);
       for (int64_t t = task * kTaskTokens; t < end; t += step) forward(tile, t, std::min(step, end - t));
@@ -176,7 +170,7 @@ struct SiteBackward {
   }
   void run() const {
     runtime::run(*backward_plan(parts), [&](int stage, int task, int) {
-      if (stage == 1) return add_up(task);
+      if (stage == kSum) return add_up(task);
       SiteTile<S, T> tile(in.shape);
       std::fill_n(writable<T>(g.sums) + task * numbers, numbers, T(0));
       const int64_t end = in.tokens() * (task + 1) / parts;
@@ -252,7 +246,7 @@ struct SiteFunction : torch::autograd::Function<SiteFunction> {
     if (in.mixes()) {
       g.pre = gradient(), g.post = gradient(), g.comb = gradient(), g.x = gradient();
       g.dgiven = at::empty_like(in.given);
-      numbers = outputs * in.shape.padded_width() + in.shape.padded();
+      numbers = gradient_numbers(in.shape.n, in.shape.d);
     }
     const int64_t parts = gradient_parts(tokens, numbers);
     g.sums = at::empty({parts, numbers}, math);

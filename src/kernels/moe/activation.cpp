@@ -10,23 +10,6 @@
 namespace hyperparallel::kernels::moe {
 namespace {
 
-template <class S, class T>
-HP_INLINE T math(S x) {
-  if constexpr (std::is_same_v<S, T>) {
-    return x;
-  } else {
-    return widened(x);
-  }
-}
-template <class S, class T>
-HP_INLINE S stored(T x) {
-  if constexpr (std::is_same_v<S, T>) {
-    return x;
-  } else {
-    return narrowed(x);
-  }
-}
-
 template <class T>
 HP_INLINE T sigmoid(T x) {
   const T most = T(87);
@@ -48,7 +31,7 @@ void activate(int64_t rows, int64_t width, const T* hidden, const T* weights, do
       narrow(hidden + row * 2 * width, 2 * width, own);
       const T* gate = hidden + row * 2 * width;
       if constexpr (!std::is_same_v<S, T>) {
-        for (int64_t i = 0; i < 2 * width; ++i) rounded[i] = math<S, T>(own[i]);
+        for (int64_t i = 0; i < 2 * width; ++i) rounded[i] = widened(own[i]);
         gate = rounded.data();
       }
       const T* up = gate + width;
@@ -71,7 +54,7 @@ void activate_backward(int64_t rows, int64_t width, const S* kept, const T* dout
   vectorise([&]() __attribute__((always_inline)) {
     for (int64_t row = 0; row < rows; ++row) {
       const T weight = weights ? weights[row] : T(1);
-      for (int64_t i = 0; i < 2 * width; ++i) widened_row[i] = math<S, T>(kept[row * 2 * width + i]);
+      for (int64_t i = 0; i < 2 * width; ++i) widened_row[i] = widened(kept[row * 2 * width + i]);
       const T *gate = widened_row.data(), *up = gate + width, *d = dout + row * width;
       T *to = result.data(), *dgate = dresult.data(), *dup = dgate + width, *term = terms.data();
 #pragma GCC ivdep
@@ -112,8 +95,8 @@ void sum_rows(const S* const* rows, int64_t count, int64_t size, S* out) {
       const int64_t n = size - first < kBlock ? size - first : kBlock;
       T sum[kBlock] = {};
       for (int64_t r = 0; r < count; ++r)
-        for (int64_t i = 0; i < n; ++i) sum[i] += math<S, T>(rows[r][first + i]);
-      for (int64_t i = 0; i < n; ++i) out[first + i] = stored<S>(sum[i]);
+        for (int64_t i = 0; i < n; ++i) sum[i] += widened(rows[r][first + i]);
+      for (int64_t i = 0; i < n; ++i) out[first + i] = narrowed_to<S>(sum[i]);
     }
   });
 }

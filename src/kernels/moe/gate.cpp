@@ -7,7 +7,6 @@
 #include "kernels/moe/gate_rows.h"
 #include "kernels/moe/op.h"
 #include "kernels/types.h"
-#include "runtime/plan_cache.h"
 #include "runtime/run.h"
 
 namespace hyperparallel::kernels {
@@ -21,13 +20,8 @@ constexpr int64_t kTokens = 256;  // of a task
 // body(first, count) for blocks of tokens.
 template <class Body>
 void over_tokens(const char* name, int64_t tokens, const Body& body) {
-  static runtime::PlanCache<std::pair<std::string, int64_t>> plans;
   const int64_t tasks = (tokens + kTokens - 1) / kTokens;
-  const auto plan = plans.get({name, tasks}, [&](runtime::Plan& made) {
-    const int stage = made.add_stage(name, runtime::TaskKind::kVector);
-    for (int64_t i = 0; i < tasks; ++i) made.add_task(stage, static_cast<int>(i), {}, {});
-  });
-  runtime::run(*plan, [&](int, int task, int) { body(task * kTokens, std::min(kTokens, tokens - task * kTokens)); });
+  runtime::run_independent(name, tasks, [&](int64_t task) { body(task * kTokens, std::min(kTokens, tokens - task * kTokens)); });
 }
 
 moe::GateShape shape_of(const at::Tensor& logits, const RouterRule& rule) {

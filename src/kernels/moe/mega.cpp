@@ -105,7 +105,7 @@ class Layer {
     const auto options = at::TensorOptions().dtype(c10::CppTypeToScalarType<S>::value);
     const at::Tensor packed = pack_into(options);
     at::Tensor y;
-    const bool direct = k_ == 1 && order_ && !has_shared_;  // a row each: it is the token's sum
+    const bool direct = rows_are_sums();
     if (!direct) y = at::empty({rows(), d_}, options);
     S* y_rows = direct ? nullptr : y.template mutable_data_ptr<S>();
     runtime::Plan plan;
@@ -140,8 +140,10 @@ class Layer {
       g.act = act, g.dhidden = dhidden;
       act += g.rows * g.width, dhidden += 2 * g.rows * g.width;
     }
-    const at::Tensor dx_rows = at::empty({rows(), d_}, options);
-    S* dx_data = dx_rows.mutable_data_ptr<S>();
+    const bool direct = rows_are_sums();
+    at::Tensor rows_of_dx;
+    if (!direct) rows_of_dx = at::empty({rows(), d_}, options);
+    S* dx_rows = direct ? dx : rows_of_dx.template mutable_data_ptr<S>();
 
     runtime::Plan plan;
     const int pack = plan.add_stage("pack", TaskKind::kVector), derive = plan.add_stage("expert backward", TaskKind::kMatrix),
@@ -149,17 +151,18 @@ class Layer {
               sum = plan.add_stage("dispatch backward", TaskKind::kVector);
     const int all = plan.add_counter("tiles of experts");
     add_backward_tiles(plan, kPacks ? pack : -1, derive, wants_weights ? weights : -1, all);
-    add_sums(plan, sum, all);
+    if (!direct) add_sums(plan, sum, all);
     plan.close();
     run(plan, [&](int stage, int task, Scratch<S>& scratch) {
       if (stage == pack) return pack_backward(task);
-      if (stage == sum) return add_up(task, dx_data, dx);
-      if (stage == derive) return expert_backward(tiles_[task], scratch, dx_data);
+      if (stage == sum) return add_up(task, dx_rows, dx);
+      if (stage == derive) return expert_backward(tiles_[task], scratch, dx_rows, direct);
       weights_backward(tiles_[task], scratch);
     });
   }
 
  private:
+  bool rows_are_sums() const { return k_ == 1 && order_ && !has_shared_; }  // a row each: nothing to add up
   int64_t rows() const { return routed_rows_ + (has_shared_ ? tokens_ : 0); }
   int64_t token_of(int64_t row) const { return row < routed_rows_ ? order_[row] / k_ : row - routed_rows_; }
 
@@ -279,7 +282,7 @@ class Layer {
     write_rows(tile, s.sums.data(), y, by_token);
   }
 
-  void expert_backward(const Tile& tile, Scratch<S>& s, S* dx_rows) const {
+  void expert_backward(const Tile& tile, Scratch<S>& s, S* dx_rows, bool by_token) const {
     const Group<S>& g = groups_[tile.group];
     const int64_t w = g.width, m = tile.padded();
     gather(tile, dout_, s.rows.data());
@@ -291,7 +294,7 @@ class Layer {
     std::fill(s.hidden.data() + tile.rows * 2 * w, s.hidden.data() + m * 2 * w, S(0));
     gemm::product<S>(m, d_, w, s.hidden.data(), 2 * w, g.packed1, s.sums.data(), d_, false);
     gemm::product<S>(m, d_, w, s.hidden.data() + w, 2 * w, g.packed3, s.sums.data(), d_, true);
-    write_rows(tile, s.sums.data(), dx_rows, /*by_token=*/false);
+    write_rows(tile, s.sums.data(), dx_rows, by_token);
   }
 
   // Rows [k, n] as a right operand: packed, where rows as they lie are none.

@@ -21,6 +21,9 @@ Buffer int64(engine::Shape shape) {
 void append(Buffers& to, const Buffers& more) {
   to.insert(to.end(), more.begin(), more.end());
 }
+void append(engine::Footprint& to, const engine::Footprint& more) {
+  append(to.saved, more.saved), append(to.forward, more.forward), append(to.backward, more.backward);
+}
 
 Buffers saved_by_norm(const engine::Dimension& rows, int64_t width) {
   return {math({rows, width}), compute({rows, width}), math({rows})};

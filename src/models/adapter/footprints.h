@@ -19,6 +19,7 @@ engine::Buffer cast(engine::Shape shape);  // a copy in the math type that is ma
 engine::Buffer int64(engine::Shape shape);
 
 void append(Buffers& to, const Buffers& more);
+void append(engine::Footprint& to, const engine::Footprint& more);  // of two operations in one segment
 
 // rms_norm of a tensor of the graph: what it is squared and multiplied in, the normalised rows before the gain, 1 / rms.
 Buffers saved_by_norm(const engine::Dimension& rows, int64_t width);

@@ -87,7 +87,7 @@ class Declaration {
     Footprint in, out;
     if (mega_mhc_) {
       // Coefficients before they are normalised; sums of parameters' gradients.
-      const int64_t wide = (d + 15) / 16 * 16, numbers = (2 + n) * n * n * wide + wide;
+      const int64_t numbers = kernels::mhc::gradient_numbers(n, d);
       const int64_t parts = kernels::mhc::gradient_parts(1 << 20, numbers);
       in.saved = {math({rows, (2 + n) * n + 1})};
       in.backward = {math({parts, numbers}), compute({rows, n, d})};
@@ -278,11 +278,6 @@ class Declaration {
     if (mega(width)) return mega_experts(rows, width, 1);
     return {saved_by_swiglu(rows, width, t_.swiglu_limit > 0, /*weighted=*/false), {}, {}};
   }
-  static void append(Footprint& to, const Footprint& more) {
-    append(to.saved, more.saved), append(to.forward, more.forward), append(to.backward, more.backward);
-  }
-  static void append(Buffers& to, const Buffers& more) { to.insert(to.end(), more.begin(), more.end()); }
-
   void add_engram(const std::string& name) {
     const int64_t n = t_.hc_mult, d = t_.hidden_size, looked_up = t_.engram_columns() * t_.engram_head_dim;
     Footprint write;
