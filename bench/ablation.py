@@ -44,7 +44,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--adamw-lr", type=float, nargs="+", default=[1e-3, 3e-3])
+    parser.add_argument("--adamw-lr", type=float, nargs="+", default=[5e-4, 1e-3])
     parser.add_argument("--questions", type=int, default=2000, help="of the test split; 0: all")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "runs/ablation")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/release/hyperparallel")
