@@ -29,8 +29,10 @@ struct Problem {
   at::Tensor q, near, far, sink, row, start, topk;
 };
 
-void attention(benchmark::State& state, const Shape& s, bool fused, bool derive) {
-  const Problem p(s);
+void attention(benchmark::State& state, const Shape& s, bool fused, bool derive, at::ScalarType type = at::kFloat) {
+  const Problem wide(s);
+  Problem p = wide;
+  p.q = wide.q.to(type), p.near = wide.near.to(type), p.far = wide.far.to(type);
   const AttentionShape shape{s.window, 128, fused};
   for (auto _ : state) {
     const at::AutoGradMode grad(derive);
@@ -47,6 +49,8 @@ void attention(benchmark::State& state, const Shape& s, bool fused, bool derive)
   BENCHMARK_CAPTURE(attention, name##_with_backward_ours, shape, true, true)->UseRealTime();  \
   BENCHMARK_CAPTURE(attention, name##_with_backward_reference, shape, false, true)->UseRealTime()
 HP_BENCH(bench_mid, kMid);
+BENCHMARK_CAPTURE(attention, bench_mid_bf16_forward_ours, kMid, true, false, at::kBFloat16)->UseRealTime();
+BENCHMARK_CAPTURE(attention, bench_mid_bf16_with_backward_ours, kMid, true, true, at::kBFloat16)->UseRealTime();
 HP_BENCH(easy_vqa, kVqa);
 HP_BENCH(released_heads, kWide);
 

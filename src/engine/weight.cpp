@@ -4,8 +4,10 @@
 
 #include "base/error.h"
 #include "engine/weight_holder.h"
+#include "kernels/cross_entropy/rows.h"
 #include "kernels/rows/op.h"
 #include "kernels/types.h"
+#include "kernels/with_types.h"
 
 namespace hyperparallel::engine {
 namespace {
@@ -163,6 +165,37 @@ void combine_parts(const VocabularyPart& part, at::Tensor& log_sums, at::Tensor&
   target_logits = all.select(1, 1).sum(0);
 }
 
+// body(first, count, S{}, T{}) for blocks of the rows of logits [rows, words], S being how they lie in memory.
+template <class Body>
+void over_rows(const at::Tensor& logits, const Body& body) {
+  kernels::with_types(logits.scalar_type(), [&](auto s, auto t) {
+    at::parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) { body(begin, end - begin, s, t); });
+  });
+}
+
+at::Tensor vocabulary_log_sums(const at::Tensor& logits) {
+  at::Tensor sums = at::empty({logits.size(0)}, logits.options().dtype(kernels::math_type(logits.scalar_type())));
+  const int64_t words = logits.size(1);
+  over_rows(logits, [&](int64_t first, int64_t count, auto s, auto t) {
+    kernels::cross_entropy::log_sums(count, words, kernels::data<decltype(s)>(logits) + first * words,
+                                     kernels::writable<decltype(t)>(sums) + first);
+  });
+  return sums;
+}
+
+// kernels::cross_entropy::derive of logits [rows, words].
+void derive_vocabulary(const at::Tensor& log_sums, const at::Tensor& factors, const at::Tensor& targets,
+                       const at::Tensor& logits) {
+  const int64_t words = logits.size(1);
+  const at::Tensor by_row = log_sums.contiguous(), factor = factors.contiguous(), target = targets.contiguous();
+  over_rows(logits, [&](int64_t first, int64_t count, auto s, auto t) {
+    using T = decltype(t);
+    kernels::cross_entropy::derive(count, words, kernels::data<T>(by_row) + first, kernels::data<T>(factor) + first,
+                                   target.const_data_ptr<int64_t>() + first,
+                                   kernels::writable<decltype(s)>(logits) + first * words);
+  });
+}
+
 struct LinearCrossEntropy : Function<LinearCrossEntropy> {
   // Only scored rows meet the vocabulary.
   static variable_list forward(AutogradContext* context, const at::Tensor& hidden, const at::Tensor& /*anchor*/,
@@ -173,7 +206,7 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
     const at::Tensor rows = hidden.detach().index_select(0, scored);
     const at::Tensor w = weight.value().to(hidden.scalar_type());
     const at::Tensor ids = targets.index_select(0, scored) - part.first;
-    const at::Tensor here = ids.ge(0).logical_and(ids.lt(w.size(0))), own = ids.clamp(0, w.size(0) - 1);  // [scored]
+    const at::Tensor elsewhere = ids.lt(0).logical_or(ids.ge(w.size(0))), own = ids.masked_fill(elsewhere, -1);  // [scored]
     const auto options = hidden.options().dtype(kernels::math_type(hidden.scalar_type()));
     const at::Tensor losses = at::empty({scored.size(0)}, options), log_sums = at::empty({scored.size(0)}, options);
     at::Tensor dx, dw;  // of sum + z * squares
@@ -182,17 +215,15 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
     for (int64_t first = 0; first < scored.size(0); first += chunk) {
       const int64_t count = std::min(chunk, scored.size(0) - first);
       const auto cut = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
-      at::Tensor logits = at::linear(cut(rows), w).to(options.dtype());  // [chunk, vocabulary]
-      at::Tensor log_sum = logits.logsumexp(1), target = logits.gather(1, cut(own).unsqueeze(1)).squeeze(1);
-      target.masked_fill_(cut(here).logical_not(), 0);
+      at::Tensor d = at::linear(cut(rows), w);  // [chunk, vocabulary]: logits, then their gradient
+      at::Tensor log_sum = vocabulary_log_sums(d);
+      at::Tensor target = d.gather(1, cut(own).clamp_min(0).unsqueeze(1)).squeeze(1).to(options.dtype());
+      target.masked_fill_(cut(elsewhere), 0);
       combine_parts(part, log_sum, target);
       cut(losses).copy_(log_sum - target);
       cut(log_sums).copy_(log_sum);
       if (!derive) continue;
-      at::Tensor d = logits.sub_(log_sum.unsqueeze(1)).exp_();  // probabilities
-      if (z != 0) d.mul_(log_sum.mul(2 * z).add_(1).unsqueeze(1));
-      d.scatter_add_(1, cut(own).unsqueeze(1), cut(here).to(d.scalar_type()).neg().unsqueeze(1));
-      d = d.to(hidden.scalar_type());
+      derive_vocabulary(log_sum, log_sum.mul(2 * z).add_(1), cut(own), d);
       at::Tensor out = cut(dx);
       at::mm_out(out, d, w);
       if (dw.defined()) add_product(dw, d, cut(rows));

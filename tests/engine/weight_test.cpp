@@ -101,8 +101,12 @@ TEST(WeightEmbedding, NegativeIdsGiveZerosAndRepeatsAdd) {
 }
 
 TEST(WeightCrossEntropy, EqualsPlainAutogradInChunksOfEverySizeWithAndWithoutZLoss) {
-  for (const std::vector<int64_t>& list : {std::vector<int64_t>{}, {-100}, {3}, {-100, 0, 6, 6, -100, 2, 5}}) {
-    OneWeight one({7, 3});
+  for (const auto& [words, list] : {std::pair<int64_t, std::vector<int64_t>>{7, {}},
+                                    {7, {-100}},
+                                    {7, {3}},
+                                    {7, {-100, 0, 6, 6, -100, 2, 5}},
+                                    {53, {52, 17, -100, 0, 31}}}) {
+    OneWeight one({words, 3});
     const at::Tensor targets = integers(list), x = normal({targets.size(0), 3}, "x", at::kDouble, 3);
     for (int64_t chunk : {1, 2, 64}) {
       for (const at::Tensor& input : {x, strided(x)}) {
@@ -123,6 +127,29 @@ TEST(WeightCrossEntropy, EqualsPlainAutogradInChunksOfEverySizeWithAndWithoutZLo
       }
     }
   }
+}
+
+TEST(WeightCrossEntropy, ALogitThatIsNotFiniteMakesTheLossNotFinite) {
+  for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+    OneWeight one({40, 3}, at::kFloat, at::kFloat);
+    one.store.master({0})[9][0].fill_(bad);  // of another word than the targets
+    one.store.gather({0});
+    EXPECT_FALSE(linear_cross_entropy(at::ones({2, 3}), integers({5, 6}), one.handle(), 8).sum.isfinite().item<bool>()) << bad;
+  }
+}
+
+TEST(WeightCrossEntropy, Bfloat16StaysNearFP64) {
+  OneWeight low({301, 32}, at::kFloat, at::kBFloat16), wide({301, 32});
+  wide.store.master({0}).copy_(low.store.compute({0}));
+  wide.store.gather({0});
+  // Logits of about 10 are rounded by about 0.02.
+  const at::Tensor x = normal({77, 32}, "x", at::kBFloat16), targets = at::arange(77) * 3;
+  const auto loss = [&](OneWeight& one, const Tensors& in) { return linear_cross_entropy(in[0], targets, one.handle(), 20).sum; };
+  const Tensors exact{x.to(at::kDouble)};
+  EXPECT_CLOSE(loss(low, {x}), loss(wide, exact), 0.002);
+  EXPECT_CLOSE(gradients([&](const Tensors& in) { return loss(low, in); }, {x}, at::ones({}))[0],
+               gradients([&](const Tensors& in) { return loss(wide, in); }, exact, at::ones({}, at::kDouble))[0], 0.03);
+  EXPECT_CLOSE(low.store.slot({0}), wide.store.slot({0}), 0.03);
 }
 
 TEST(WeightTypes, Bfloat16ProductsAddIntoAFloatSlot) {

@@ -219,20 +219,35 @@ TEST(FusedAttention, LogitsThatAreLargeAndFarApartStayFinite) {
     EXPECT_TRUE(d.isfinite().all().item<bool>());
 }
 
+// Widths whose numbers are multiplied in pairs, and others; heads that fill no vector, one, and several.
 TEST(AttentionTypes, Bfloat16StaysNearAndGivesGradientsOfEachInputsType) {
-  const AttentionProblem p({40}, 9, 11, 4);
-  const Tensors low = {p.q.to(at::kBFloat16), p.window_kv.to(at::kBFloat16), p.compressed_kv.to(at::kBFloat16),
-                       p.sink.to(at::kFloat)};
-  Tensors wide;
-  for (const at::Tensor& x : low) wide.push_back(x.to(at::kDouble));
-  for (int64_t chunk : {0, 16}) EXPECT_CLOSE(p.ours(low, chunk), p.dense(wide), 0.02);
-  const at::Tensor cotangent = normal(p.q.sizes(), "cotangent", at::kBFloat16);
-  const Tensors derived = gradients([&](const Tensors& x) { return p.dense(x); }, wide, cotangent.to(at::kDouble));
-  for (int64_t chunk : {0, 16}) {
-    const Tensors ours = gradients([&](const Tensors& x) { return p.ours(x, chunk); }, low, cotangent);
-    for (size_t i = 0; i < ours.size(); ++i) {
-      EXPECT_EQ(ours[i].scalar_type(), low[i].scalar_type());
-      EXPECT_CLOSE(ours[i], derived[i], 0.03) << i;
+  for (const int64_t heads : {1, 3, 8, 13, 33}) {
+    for (const int64_t d : {6, 16, 48, 96}) {
+      AttentionProblem p({40, 23}, 9, 31, 5);
+      p.heads = heads, p.d = d;
+      const Tensors low = {normal({p.tokens, heads, d}, "q", at::kBFloat16), normal({p.tokens, d}, "w", at::kBFloat16),
+                           normal({p.groups, d}, "c", at::kBFloat16), normal({heads}, "s", at::kFloat)};
+      Tensors wide;
+      for (const at::Tensor& x : low) wide.push_back(x.to(at::kDouble));
+      const at::Tensor cotangent = normal(low[0].sizes(), "cotangent", at::kBFloat16);
+      const Tensors derived = gradients([&](const Tensors& x) { return p.ours(x, 16); }, wide, cotangent.to(at::kDouble));
+      const at::Tensor exact = p.ours(wide, 16);
+      for (int64_t chunk : {0, 16}) EXPECT_CLOSE(p.ours(low, chunk), exact, 0.02) << heads << " heads of " << d;
+      const auto ours = [&](int64_t chunk) {
+        return gradients([&](const Tensors& x) { return p.ours(x, chunk); }, low, cotangent);
+      };
+      const Tensors fused = ours(0), reference = ours(16);  // which is off where a gradient is a sum that cancels
+      for (size_t i = 0; i < fused.size(); ++i) {
+        EXPECT_EQ(fused[i].scalar_type(), low[i].scalar_type());
+        EXPECT_CLOSE(fused[i], derived[i], std::max(0.03, relative_error(reference[i], derived[i])))
+            << heads << " heads of " << d << ", input " << i;
+      }
+      for (const bool windowed : {false, true}) {
+        const auto chosen = [&](const Tensors& x, int64_t chunk) {
+          return chosen_attention(x[0], x[1], x[2], p.topk, x[3], at::arange(p.tokens), p.start, p.shape(chunk), windowed);
+        };
+        EXPECT_CLOSE(chosen(low, 0), chosen(wide, 16), 0.02) << heads << " heads of " << d;
+      }
     }
   }
 }

@@ -46,6 +46,23 @@ struct IndexProblem {
   }
 };
 
+// All implementations; with the scores of halves of the heads, which a sum over ranks joins, as twice the half here.
+struct Ways {
+  std::string name;
+  IndexQueries queries;
+  Implementation how;
+};
+std::vector<Ways> all_ways(const IndexQueries& queries) {
+  IndexQueries halved = queries;
+  halved.weights = queries.weights / 2;
+  halved.heads = queries.q.size(1);
+  halved.sum = [](const at::Tensor& scores) { return scores * 2; };
+  return {{"reference", queries, Implementation::kReference},
+          {"tiles", queries, Implementation::kMega},
+          {"reference with sums", halved, Implementation::kReference},
+          {"tiles with sums", halved, Implementation::kMega}};
+}
+
 using GroupSets = std::vector<std::set<int64_t>>;
 
 // The best `k` of `ids` by score, the smaller first among equals.
@@ -66,8 +83,7 @@ GroupSets brute_topk(const IndexProblem& p, int64_t k, const GroupSets* blocks, 
     for (int64_t g = 0; g < p.layout.count[t]; ++g) {
       if (!blocks || (*blocks)[t].contains(g / block_size)) visible.push_back(p.layout.first[t] + g);
     }
-    choice.push_back(best_of(
-        visible, [&](int64_t g) { return score_of(p, t, g); }, k));
+    choice.push_back(best_of(visible, [&](int64_t g) { return score_of(p, t, g); }, k));
   }
   return choice;
 }
@@ -135,18 +151,58 @@ TEST(Indexer, TopkEqualsBruteForceWithTiesInChunksOfEverySize) {
     for (int64_t k : {1, 5, 64}) {
       const GroupSets expected = brute_topk(p, k, nullptr, 1);
       for (int64_t chunk : {1, 100, 1 << 20}) {
-        expect_rows(choose_groups(p.queries, p.keys, k, {}, {}, chunk).topk, expected, "chunk " + std::to_string(chunk));
+        for (const Ways& ways : all_ways(p.queries))
+          expect_rows(choose_groups(ways.queries, p.keys, k, {}, {}, chunk, ways.how).topk, expected,
+                      ways.name + ", chunk " + std::to_string(chunk));
       }
     }
   }
 }
 
 TEST(Indexer, EqualScoresGiveTheSmallerIndex) {
-  IndexProblem p{{{20}, 2}};
+  IndexProblem p{{{400}, 2}};
   p.queries.q.zero_();  // every head rectified: all scores are 0
-  const at::Tensor topk = choose_groups(p.queries, p.keys, 3, {}, {}, 1 << 20).topk;
-  EXPECT_TRUE(at::equal(topk[19], at::tensor({0, 1, 2}, at::kInt)));
-  EXPECT_TRUE(at::equal(topk[0], at::tensor({-1, -1, -1}, at::kInt)));
+  for (const Ways& ways : all_ways(p.queries)) {
+    const at::Tensor topk = choose_groups(ways.queries, p.keys, 3, {}, {}, 1 << 20, ways.how).topk;
+    EXPECT_TRUE(at::equal(topk[399], at::tensor({0, 1, 2}, at::kInt))) << ways.name;
+    EXPECT_TRUE(at::equal(topk[0], at::tensor({-1, -1, -1}, at::kInt))) << ways.name;
+  }
+}
+
+// Scores of all signs and sizes, documents of several panels, and every type.
+TEST(Indexer, TilesChooseAsTheReferenceDoes) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    for (const auto& [heads, in_all] : {std::pair<int64_t, int64_t>{1, 1}, {3, 4}, {8, 16}, {40, 64}}) {  // an exact scale
+      const Layout layout({1, 333, 60, 128}, 1);
+      IndexQueries queries{small_integers({layout.tokens, heads, 16}, "q").to(type),
+                           small_integers({layout.tokens, heads}, "w").to(type), integers(layout.first), integers(layout.count),
+                           in_all};
+      const at::Tensor keys = small_integers({layout.groups, 16}, "k").to(type);
+      for (const CandidateOptions& keep : {CandidateOptions{}, CandidateOptions{5, 7}, CandidateOptions{3, 100}}) {
+        const auto chosen = [&](const at::Tensor& pool, Implementation how) {
+          return choose_groups(queries, keys, 20, keep, pool, 1 << 20, how);
+        };
+        const IndexChoice expected = chosen({}, Implementation::kReference), choice = chosen({}, Implementation::kMega);
+        EXPECT_SAME_BITS(choice.topk, expected.topk);
+        if (keep.blocks == 0) continue;
+        EXPECT_SAME_BITS(choice.candidates, expected.candidates);
+        EXPECT_SAME_BITS(chosen(choice.candidates, Implementation::kMega).topk,
+                         chosen(choice.candidates, Implementation::kReference).topk);
+      }
+    }
+  }
+}
+
+TEST(Indexer, NoTokensAndNoGroups) {
+  for (const int64_t tokens : {0, 5}) {
+    const IndexQueries queries{at::ones({tokens, 2, 4}), at::ones({tokens, 2}), at::zeros({tokens}, at::kLong),
+                               at::zeros({tokens}, at::kLong)};
+    for (const int64_t k : {0, 3}) {
+      const IndexChoice choice = choose_groups(queries, at::empty({0, 4}), k, {2, 4}, {}, 100);
+      EXPECT_TRUE(at::equal(choice.topk, at::full({tokens, k}, -1, at::kInt)));
+      EXPECT_TRUE(at::equal(choice.candidates, at::full({tokens, 2}, -1, at::kInt)));
+    }
+  }
 }
 
 TEST(Indexer, CandidatesKeepTheNewestBlockAndRestrictLaterChoices) {
@@ -157,11 +213,13 @@ TEST(Indexer, CandidatesKeepTheNewestBlockAndRestrictLaterChoices) {
         const GroupSets blocks = brute_candidates(p, keep, block_size), topk = brute_topk(p, 3, nullptr, 1),
                         pooled = brute_topk(p, 3, &blocks, block_size);
         for (int64_t chunk : {100, 1 << 20}) {
-          const IndexChoice choice = choose_groups(p.queries, p.keys, 3, {keep, block_size}, {}, chunk);
-          expect_rows(choice.candidates, blocks, "candidates");
-          expect_rows(choice.topk, topk, "the source's own choice");
-          expect_rows(choose_groups(p.queries, p.keys, 3, {keep, block_size}, choice.candidates, chunk).topk, pooled,
-                      "pooled choice");
+          for (const Ways& ways : all_ways(p.queries)) {
+            const IndexChoice choice = choose_groups(ways.queries, p.keys, 3, {keep, block_size}, {}, chunk, ways.how);
+            expect_rows(choice.candidates, blocks, ways.name + ", candidates");
+            expect_rows(choice.topk, topk, ways.name + ", the source's own choice");
+            expect_rows(choose_groups(ways.queries, p.keys, 3, {keep, block_size}, choice.candidates, chunk, ways.how).topk,
+                        pooled, ways.name + ", pooled choice");
+          }
         }
       }
     }

@@ -28,6 +28,28 @@ TEST(RmsNorm, EqualsAPlainLoopAtOddWidths) {
   EXPECT_EQ(rms_norm(at::ones({0, 3}), at::ones({3}), 1e-6).size(0), 0);
 }
 
+// In every type, with rows that are one, few and many parts of the gain's gradient.
+TEST(RmsNorm, ValueAndGradientsAreThoseOfTheReference) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    for (const at::IntArrayRef sizes : std::vector<at::IntArrayRef>{{0, 3}, {1, 1}, {5, 31}, {3, 70, 33}, {2111, 16}}) {
+      const int64_t width = sizes.back();
+      const Tensors inputs{normal(sizes, "x", type), normal({width}, "gain", type)};
+      const at::Tensor cotangent = normal(sizes, "cotangent", type);
+      const auto ours = [](const Tensors& x) { return rms_norm(x[0], x[1], 1e-3); };
+      const auto reference = [](const Tensors& x) { return rms_norm_reference(x[0], x[1], 1e-3); };
+      const double tolerance = type == at::kDouble ? 1e-13 : type == at::kFloat ? 1e-5 : 0.01;
+      EXPECT_CLOSE(ours(inputs), reference(inputs), tolerance);
+      const Tensors derived = gradients(ours, inputs, cotangent), expected = gradients(reference, inputs, cotangent);
+      for (size_t i = 0; i < derived.size(); ++i) {
+        EXPECT_EQ(derived[i].scalar_type(), type);
+        EXPECT_CLOSE(derived[i], expected[i], tolerance) << at::toString(type) << ", width " << width << ", input " << i;
+      }
+      const Tensors again = with_threads(1, [&] { return gradients(ours, inputs, cotangent); });
+      for (size_t i = 0; i < derived.size(); ++i) EXPECT_SAME_BITS(again[i], derived[i]);
+    }
+  }
+}
+
 TEST(RmsNorm, Bfloat16RoundsOnceBeforeTheGain) {
   const at::Tensor x = normal({7, 33}, "x", at::kBFloat16), gain = normal({33}, "gain", at::kBFloat16), wide = x.to(at::kFloat);
   const at::Tensor normed = (wide * at::rsqrt(wide.square().mean(-1, true) + 1e-20)).to(at::kBFloat16);
@@ -80,6 +102,23 @@ TEST(Rope, RotatesAdjacentPairsOfTheLastChannelsOnly) {
   }
   expect_finite_differences([&](const Tensors& in) { return apply_rope(in[0], table); }, {x});
   expect_finite_differences([&](const Tensors& in) { return apply_rope(in[0], table, true); }, {x});
+}
+
+TEST(Rope, BitsAreThoseOfTheReference) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    for (const int64_t channels : {18, 34, 96}) {
+      const at::Tensor x = normal({61, 3, channels}, "x", type), cotangent = normal({61, 3, channels}, "cotangent", type);
+      const RopeTable table =
+          rope_table(at::arange(61), rope_frequencies(18, 100), type == at::kDouble ? at::kDouble : at::kFloat);
+      for (const bool inverse : {false, true}) {
+        const auto ours = [&](const Tensors& in) { return apply_rope(in[0], table, inverse); };
+        const auto reference = [&](const Tensors& in) { return apply_rope_reference(in[0], table, inverse); };
+        EXPECT_SAME_BITS(ours({strided(x)}), reference({x}));
+        EXPECT_CLOSE(gradients(ours, {x}, cotangent)[0], gradients(reference, {x}, cotangent)[0],
+                     type == at::kBFloat16 ? 0.01 : 1e-6);
+      }
+    }
+  }
 }
 
 TEST(Rope, NoTokensAreFineAndTooManyChannelsAreRefused) {

@@ -6,8 +6,10 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/attention/pairs.h"
 #include "kernels/attention/tokens.h"
 #include "kernels/types.h"
+#include "kernels/with_types.h"
 
 namespace hyperparallel::kernels::attention {
 
@@ -19,24 +21,31 @@ int64_t gradient_parts(int64_t tokens, int64_t groups, int64_t d, size_t element
   return std::clamp<int64_t>(std::min(kMostBytes / bytes, tokens / kLeastTokens), tokens >= 2 * kLeastTokens ? 2 : 1, kMostParts);
 }
 
+bool takes_pairs(at::ScalarType type, int64_t d) {
+  return type == at::kBFloat16 && PairAttention::takes(d);
+}
+
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// All tensors of one call in the math type T, contiguous.
-template <class T>
+// All tensors of one call, contiguous: q and keys as E, in the math type or BF16 as they are; the sink in the math type.
+template <class E>
 struct Problem {
+  using T = typename Query<E>::T;
+  using Attention = std::conditional_t<std::is_same_v<E, Bfloat16Bits>, PairAttention, TokenAttention<T>>;
   at::Tensor q, window_kv, compressed_kv, topk, sink, row, start;
   int64_t window, tokens, heads, d, k, groups;
   bool rounds;
+  const int64_t *own, *first;  // of row and start
 
   Problem(const variable_list& given, int64_t window_of)
-      : q(math(given[0])),
-        window_kv(math(given[1])),
-        compressed_kv(math(given[2])),
+      : q(elements(given[0])),
+        window_kv(elements(given[1])),
+        compressed_kv(elements(given[2])),
         topk(given[3].contiguous()),
-        sink(math(given[4])),
+        sink(to_math(given[4].detach()).contiguous()),
         row(given[5].contiguous()),
         start(given[6].contiguous()),
         window(window_of),
@@ -45,21 +54,23 @@ struct Problem {
         d(q.size(2)),
         k(topk.size(1)),
         groups(compressed_kv.size(0)),
-        rounds(given[0].scalar_type() == at::kBFloat16) {}
+        rounds(given[0].scalar_type() == at::kBFloat16),
+        own(row.const_data_ptr<int64_t>()),
+        first(start.const_data_ptr<int64_t>()) {}
 
-  static at::Tensor math(const at::Tensor& x) { return to_math(x.detach()).contiguous(); }
-  static const T* data(const at::Tensor& x) { return x.const_data_ptr<T>(); }
-
-  int64_t oldest_key(int64_t t) const {
-    return std::max(row.const_data_ptr<int64_t>()[t] - window + 1, start.const_data_ptr<int64_t>()[t]);
+  static at::Tensor elements(const at::Tensor& x) {
+    return std::is_same_v<E, Bfloat16Bits> ? x.detach().contiguous() : to_math(x.detach()).contiguous();
   }
-  int64_t own_key(int64_t t) const { return row.const_data_ptr<int64_t>()[t]; }
+  at::TensorOptions math() const { return sink.options(); }
+
+  int64_t oldest_key(int64_t t) const { return std::max(own[t] - window + 1, first[t]); }
+  int64_t own_key(int64_t t) const { return own[t]; }
 
   // Rows of the window, then of the chosen groups, from these bases.
   template <class Row>
   int64_t rows_of(int64_t t, Row* near, int64_t first_key, Row* far, Row** rows) const {
     int64_t count = 0;
-    for (int64_t key = oldest_key(t); key <= own_key(t); ++key) rows[count++] = near + (key - first_key) * d;
+    for (int64_t key = oldest_key(t), last = own_key(t); key <= last; ++key) rows[count++] = near + (key - first_key) * d;
     if (groups == 0) return count;
     const int32_t* chosen = topk.const_data_ptr<int32_t>() + t * k;
     for (int64_t i = 0; i < k; ++i) {
@@ -69,22 +80,25 @@ struct Problem {
     }
     return count;
   }
-  Query<T> query(int64_t t, std::vector<const T*>& keys) const {
-    const int64_t count = rows_of(t, data(window_kv), 0, data(compressed_kv), keys.data());
-    return {heads, d, data(q) + t * heads * d, keys.data(), count, data(sink), rounds};
+  Query<E> query(int64_t t, std::vector<const E*>& keys) const {
+    const int64_t count = rows_of(t, data<E>(window_kv), 0, data<E>(compressed_kv), keys.data());
+    return {heads, d, data<E>(q) + t * heads * d, keys.data(), count, sink.const_data_ptr<T>(), rounds};
   }
 };
 
 constexpr int64_t kTokens = 16;  // of a task
 
-template <class T>
-void forward_of(const Problem<T>& p, at::Tensor& out) {
+template <class E>
+at::Tensor forward_of(const Problem<E>& p) {
+  using T = typename Problem<E>::T;
+  at::Tensor out = at::empty(p.q.sizes(), p.math());
   T* to = out.mutable_data_ptr<T>();
   at::parallel_for(0, p.tokens, kTokens, [&](int64_t begin, int64_t end) {
-    TokenAttention<T> attention(p.heads, p.d, p.window + p.k);
-    std::vector<const T*> keys(p.window + p.k);
+    typename Problem<E>::Attention attention(p.heads, p.d, p.window + p.k);
+    std::vector<const E*> keys(p.window + p.k);
     for (int64_t t = begin; t < end; ++t) attention.forward(p.query(t, keys), to + t * p.heads * p.d);
   });
+  return out;
 }
 
 struct Part {
@@ -93,9 +107,11 @@ struct Part {
   at::Tensor dwindow, dcompressed, dsink;
 };
 
-template <class T>
-variable_list backward_of(const Problem<T>& p, const at::Tensor& gradient) {
-  const auto options = p.q.options();
+template <class E>
+variable_list backward_of(const Problem<E>& p, const at::Tensor& gradient_of_out) {
+  using T = typename Problem<E>::T;
+  const at::Tensor gradient = Problem<E>::elements(gradient_of_out);
+  const auto options = p.math();
   const int64_t count = gradient_parts(p.tokens, p.groups, p.d, sizeof(T));
   std::vector<Part> parts;
   for (int64_t i = 0; i < count; ++i) {
@@ -106,26 +122,26 @@ variable_list backward_of(const Problem<T>& p, const at::Tensor& gradient) {
     }
     parts.push_back(std::move(part));
   }
-  at::Tensor dq = at::empty_like(p.q);
-  const T* g = gradient.const_data_ptr<T>();
+  at::Tensor dq = at::empty(p.q.sizes(), options);
+  const E* g = data<E>(gradient);
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       Part& part = parts[i];
       part.dwindow = at::zeros({part.end_key - part.first_key, p.d}, options);
       part.dcompressed = at::zeros({p.groups, p.d}, options);
       part.dsink = at::zeros({p.heads}, options);
-      TokenAttention<T> attention(p.heads, p.d, p.window + p.k);
-      std::vector<const T*> keys(p.window + p.k);
+      typename Problem<E>::Attention attention(p.heads, p.d, p.window + p.k);
+      std::vector<const E*> keys(p.window + p.k);
       std::vector<T*> dkeys(p.window + p.k);
       for (int64_t t = part.first; t < part.end; ++t) {
-        const Query<T> query = p.query(t, keys);
+        const Query<E> query = p.query(t, keys);
         p.rows_of(t, part.dwindow.mutable_data_ptr<T>(), part.first_key, part.dcompressed.mutable_data_ptr<T>(), dkeys.data());
         attention.backward(query, g + t * p.heads * p.d, dq.mutable_data_ptr<T>() + t * p.heads * p.d, dkeys.data(),
                            part.dsink.mutable_data_ptr<T>());
       }
     }
   });
-  at::Tensor dwindow = at::zeros_like(p.window_kv), dsink = at::zeros_like(p.sink);
+  at::Tensor dwindow = at::zeros(p.window_kv.sizes(), options), dsink = at::zeros_like(p.sink);
   at::Tensor dcompressed = parts[0].dcompressed;
   for (size_t i = 0; i < parts.size(); ++i) {
     dwindow.narrow(0, parts[i].first_key, parts[i].dwindow.size(0)).add_(parts[i].dwindow);
@@ -135,18 +151,21 @@ variable_list backward_of(const Problem<T>& p, const at::Tensor& gradient) {
   return {dq, dwindow, dcompressed, dsink};
 }
 
+// body(Problem): BF16 in pairs where the processor has such products, else in the math type.
+template <class Body>
+auto with_problem(const variable_list& given, int64_t window, const Body& body) {
+  const at::Tensor& q = given[0];
+  if (q.scalar_type() == at::kDouble) return body(Problem<double>(given, window));
+  if (takes_pairs(q.scalar_type(), q.size(2))) return body(Problem<Bfloat16Bits>(given, window));
+  return body(Problem<float>(given, window));
+}
+
 struct FusedAttention : torch::autograd::Function<FusedAttention> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& window_kv,
                             const at::Tensor& compressed_kv, const at::Tensor& topk, const at::Tensor& sink,
                             const at::Tensor& row, const at::Tensor& start, int64_t window) {
     const variable_list given{q, window_kv, compressed_kv, topk, sink, row, start};
-    const auto options = q.options().dtype(math_type(q.scalar_type()));
-    at::Tensor out = at::empty(q.sizes(), options);
-    if (options.dtype() == at::kDouble) {
-      forward_of(Problem<double>(given, window), out);
-    } else {
-      forward_of(Problem<float>(given, window), out);
-    }
+    const at::Tensor out = with_problem(given, window, [](const auto& problem) { return forward_of(problem); });
     context->save_for_backward({q, window_kv, compressed_kv, topk, sink, row, start});
     context->saved_data["window"] = window;
     return out.to(q.scalar_type());
@@ -155,9 +174,7 @@ struct FusedAttention : torch::autograd::Function<FusedAttention> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const variable_list saved = context->get_saved_variables();
     const int64_t window = context->saved_data["window"].toInt();
-    const at::Tensor gradient = to_math(gradients[0]).contiguous();
-    const variable_list d = gradient.scalar_type() == at::kDouble ? backward_of(Problem<double>(saved, window), gradient)
-                                                                  : backward_of(Problem<float>(saved, window), gradient);
+    const variable_list d = with_problem(saved, window, [&](const auto& problem) { return backward_of(problem, gradients[0]); });
     const at::Tensor none;
     return {d[0].to(saved[0].scalar_type()),
             d[1].to(saved[1].scalar_type()),
@@ -180,17 +197,18 @@ at::Tensor fused_attention(const at::Tensor& q, const at::Tensor& window_kv, con
 
 namespace {
 
-template <class T>
-at::Tensor chosen_of(const Problem<T>& p, bool windowed) {
-  at::Tensor sums = at::zeros({p.tokens, p.k}, p.q.options());
+template <class E>
+at::Tensor chosen_of(const Problem<E>& p, bool windowed) {
+  using T = typename Problem<E>::T;
+  at::Tensor sums = at::zeros({p.tokens, p.k}, p.math());
   T* to = sums.mutable_data_ptr<T>();
   const int32_t* topk = p.topk.template const_data_ptr<int32_t>();
   at::parallel_for(0, p.tokens, kTokens, [&](int64_t begin, int64_t end) {
-    TokenAttention<T> attention(p.heads, p.d, p.window + p.k);
-    std::vector<const T*> keys(p.window + p.k);
+    typename Problem<E>::Attention attention(p.heads, p.d, p.window + p.k);
+    std::vector<const E*> keys(p.window + p.k);
     std::vector<T> found(p.window + p.k);
     for (int64_t t = begin; t < end; ++t) {
-      Query<T> query = p.query(t, keys);
+      Query<E> query = p.query(t, keys);
       const int64_t near = p.own_key(t) - p.oldest_key(t) + 1;
       if (!windowed) query.keys += near, query.count -= near;
       std::fill_n(found.begin(), query.count, T(0));
@@ -210,8 +228,7 @@ at::Tensor fused_chosen_attention(const at::Tensor& q, const at::Tensor& window_
                                   const at::Tensor& topk, const at::Tensor& sink, const at::Tensor& row, const at::Tensor& start,
                                   int64_t window, bool windowed) {
   const variable_list given{q, window_kv, compressed_kv, topk.to(at::kInt), sink, row, start};
-  return math_type(q.scalar_type()) == at::kDouble ? chosen_of(Problem<double>(given, window), windowed)
-                                                   : chosen_of(Problem<float>(given, window), windowed);
+  return with_problem(given, window, [&](const auto& problem) { return chosen_of(problem, windowed); });
 }
 
 }  // namespace hyperparallel::kernels::attention

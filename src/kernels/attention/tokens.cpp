@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "base/vectorise.h"
-#include "kernels/vector_math.h"
+#include "kernels/attention/softmax.h"
 #include "kernels/vectors.h"
 
 namespace hyperparallel::kernels::attention {
@@ -131,37 +131,6 @@ HP_INLINE void spread(const T* a, const T* x, const T* b, const T* y, int64_t co
   }
 }
 
-// p [count, L] from logits to probabilities, and that of the sink [L]. Normalised by a sum of their own, not by its logarithm,
-// whose rounding would make all of them wrong alike.
-template <class T, int L>
-HP_INLINE void softmax(T* p, int64_t count, T* sink) {
-  T most[L], sum[L];
-  for (int l = 0; l < L; ++l) most[l] = sink[l];
-  for (int64_t i = 0; i < count; ++i)
-    for (int l = 0; l < L; ++l) most[l] = p[i * L + l] > most[l] ? p[i * L + l] : most[l];
-  for (int l = 0; l < L; ++l) sum[l] = sink[l] = vector_exp(sink[l] - most[l]);
-  for (int64_t i = 0; i < count; ++i)
-    for (int l = 0; l < L; ++l) sum[l] += p[i * L + l] = vector_exp(p[i * L + l] - most[l]);
-  for (int l = 0; l < L; ++l) sum[l] = 1 / sum[l];
-  for (int l = 0; l < L; ++l) sink[l] *= sum[l];
-  for (int64_t i = 0; i < count; ++i)
-    for (int l = 0; l < L; ++l) p[i * L + l] *= sum[l];
-}
-
-// To BF16, to the nearest, ties to even. FP64 is never rounded so.
-HP_INLINE float rounded(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  return std::bit_cast<float>((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u);
-}
-HP_INLINE double rounded(double x) {
-  return x;
-}
-
-template <class T>
-HP_INLINE T scale_of(int64_t d) {
-  return T(1) / std::sqrt(static_cast<T>(d));
-}
-
 // A block of heads `first` .. of a query.
 template <class T, int L>
 struct Block {
@@ -177,9 +146,7 @@ struct Block {
     const T scale = scale_of<T>(query.d);
     transpose_heads<T, L>(query.q, query.heads, first, query.d, query.rounds ? T(1) : scale, q);
     dots<T, L>(q, query.keys, query.count, query.d, p);
-    if (query.rounds) {
-      for (int64_t i = 0; i < query.count * L; ++i) p[i] = rounded(rounded(p[i]) * scale);
-    }
+    if (query.rounds) round_logits<T, L>(p, query.count, scale);
     softmax<T, L>(p, query.count, sink);
   }
 
@@ -194,14 +161,11 @@ struct Block {
   HP_INLINE void backward(const T* gradient, T* q, T* g, T* p, T* dp, T* dq, T* const* dkeys, T* dsink) {
     const int64_t count = query.count, d = query.d;
     const T scale = scale_of<T>(d);
-    T dot[L] = {};
+    T dot[L];
     probabilities(q, p);
     transpose_heads<T, L>(gradient, query.heads, first, d, T(1), g);
     dots<T, L>(g, query.keys, count, d, dp);
-    for (int64_t i = 0; i < count; ++i)
-      for (int l = 0; l < L; ++l) dot[l] += p[i * L + l] * dp[i * L + l];
-    for (int64_t i = 0; i < count; ++i)
-      for (int l = 0; l < L; ++l) dp[i * L + l] = p[i * L + l] * (dp[i * L + l] - dot[l]) * scale;
+    softmax_backward<T, L>(p, count, scale, dp, dot);
     for (int64_t h = 0; h < heads; ++h) dsink[first + h] -= sink[h] * dot[h];
     mix<T, L>(dp, query.keys, count, d, heads, dq + first * d);
     spread<T, L>(dp, query.q + first * d, p, gradient + first * d, count, d, heads, dkeys);
@@ -235,39 +199,35 @@ HP_INLINE void with_lanes(int lanes, const Body& body) {
 template <class T>
 void TokenAttention<T>::forward(const Query<T>& query, T* out) {
   vectorise_products([&]() __attribute__((always_inline)) {
-    with_lanes(
-        lanes_, [&](auto lanes) __attribute__((always_inline)) {
-          for (int64_t b = 0; b < blocks_; ++b) Block<T, lanes()>(query, b * lanes()).forward(q_.data(), p_.data(), out);
-        });
+    with_lanes(lanes_, [&](auto lanes) __attribute__((always_inline)) {
+      for (int64_t b = 0; b < blocks_; ++b) Block<T, lanes()>(query, b * lanes()).forward(q_.data(), p_.data(), out);
+    });
   });
 }
 
 template <class T>
 void TokenAttention<T>::backward(const Query<T>& query, const T* gradient, T* dq, T* const* dkeys, T* dsink) {
   vectorise_products([&]() __attribute__((always_inline)) {
-    with_lanes(
-        lanes_, [&](auto lanes) __attribute__((always_inline)) {
-          for (int64_t b = 0; b < blocks_; ++b) {
-            Block<T, lanes()>(query, b * lanes())
-                .backward(gradient, q_.data(), g_.data(), p_.data(), dp_.data(), dq, dkeys, dsink);
-          }
-        });
+    with_lanes(lanes_, [&](auto lanes) __attribute__((always_inline)) {
+      for (int64_t b = 0; b < blocks_; ++b) {
+        Block<T, lanes()>(query, b * lanes()).backward(gradient, q_.data(), g_.data(), p_.data(), dp_.data(), dq, dkeys, dsink);
+      }
+    });
   });
 }
 
 template <class T>
 void TokenAttention<T>::add_attention(const Query<T>& query, T* sums) {
   vectorise_products([&]() __attribute__((always_inline)) {
-    with_lanes(
-        lanes_, [&](auto lanes) __attribute__((always_inline)) {
-          constexpr int L = lanes();
-          for (int64_t b = 0; b < blocks_; ++b) {
-            Block<T, L> block(query, b * L);
-            block.probabilities(q_.data(), p_.data());
-            for (int64_t i = 0; i < query.count; ++i)
-              for (int64_t h = 0; h < block.heads; ++h) sums[i] += p_[i * L + h];
-          }
-        });
+    with_lanes(lanes_, [&](auto lanes) __attribute__((always_inline)) {
+      constexpr int L = lanes();
+      for (int64_t b = 0; b < blocks_; ++b) {
+        Block<T, L> block(query, b * L);
+        block.probabilities(q_.data(), p_.data());
+        for (int64_t i = 0; i < query.count; ++i)
+          for (int64_t h = 0; h < block.heads; ++h) sums[i] += p_[i * L + h];
+      }
+    });
   });
 }
 

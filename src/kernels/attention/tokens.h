@@ -3,20 +3,22 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 namespace hyperparallel::kernels::attention {
 
-// One query of all heads of the rank, and the keys it sees. T is float or double.
-template <class T>
+// One query of all heads of the rank, and the keys it sees. E is float, double or Bfloat16Bits (kernels/storage.h).
+template <class E>
 struct Query {
+  using T = std::conditional_t<std::is_same_v<E, double>, double, float>;
   int64_t heads, d;
-  const T* q;            // [heads, d]
-  const T* const* keys;  // [count] rows of d
+  const E* q;            // [heads, d]
+  const E* const* keys;  // [count] rows of d
   int64_t count;
   const T* sink;  // [heads]
-  // q and keys were BF16: products, scaled logits and the probabilities that values are mixed with are rounded to it, as a
-  // composition of BF16 operations does.
+  // q and keys are BF16, perhaps widened: products, scaled logits and the probabilities that values are mixed with are rounded to
+  // it, as a composition of BF16 operations does.
   bool rounds = false;
 };
 

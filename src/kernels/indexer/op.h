@@ -16,6 +16,8 @@
 
 #include <functional>
 
+#include "kernels/choice.h"
+
 namespace hyperparallel::kernels {
 
 struct IndexQueries {
@@ -41,11 +43,16 @@ struct CandidateOptions {
   int64_t block_size = 0;
 };
 
-// Scores in chunks of at most 256 queries that hold at most `chunk_elements` score elements over all heads.
-// `keys` [groups, d]. With `pool` defined (int32 [tokens, blocks]) only its blocks are scored; with `keep.blocks` > 0 and no pool
-// the candidates are chosen too, from the same scores, without restricting topk.
+// `keys` [groups, d]. With `pool` defined (int32 [tokens, blocks]) only its blocks may be chosen; with `keep.blocks` > 0 and no
+// pool the candidates are chosen too, from the same scores, without restricting topk.
+// The reference holds the scores of at most 256 queries, at most `chunk_elements` of them over all heads. kMega holds those of a
+// few queries and 64 groups at a time, and skips what no pool has (tiles.cpp); only where `queries.sum` is set are there chunks
+// of `chunk_elements` scores, which are summed. The same result for any number of threads.
 IndexChoice choose_groups(const IndexQueries& queries, const at::Tensor& keys, int64_t k, const CandidateOptions& keep,
-                          const at::Tensor& pool, int64_t chunk_elements);
+                          const at::Tensor& pool, int64_t chunk_elements, Implementation how = Implementation::kMega);
+
+// Which implementations take queries [tokens, heads, d] of this type.
+std::vector<Candidate> index_candidates(at::ScalarType type, int64_t d);
 
 // All scores before any mask, [tokens, groups]: for checking only, never formed by choose_groups.
 at::Tensor index_scores(const IndexQueries& queries, const at::Tensor& keys);

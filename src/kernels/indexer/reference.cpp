@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/indexer/op.h"
+#include "kernels/indexer/tiles.h"
 #include "kernels/types.h"
 
 namespace hyperparallel::kernels {
@@ -81,7 +82,8 @@ at::Tensor index_scores(const IndexQueries& queries, const at::Tensor& keys) {
 }
 
 IndexChoice choose_groups(const IndexQueries& queries, const at::Tensor& keys, int64_t k, const CandidateOptions& keep,
-                          const at::Tensor& pool, int64_t chunk_elements) {
+                          const at::Tensor& pool, int64_t chunk_elements, Implementation how) {
+  if (how == Implementation::kMega) return indexer::choose_in_tiles(queries, keys, k, keep, pool, chunk_elements);
   const int64_t tokens = queries.q.size(0), heads = queries.q.size(1);
   const bool chooses_candidates = keep.blocks > 0 && !pool.defined();
   IndexChoice choice;

@@ -8,6 +8,7 @@
 #include "kernels/mhc/site.h"
 #include "kernels/storage.h"
 #include "kernels/types.h"
+#include "kernels/with_types.h"
 #include "runtime/plan_cache.h"
 #include "runtime/run.h"
 
@@ -22,7 +23,7 @@ int64_t gradient_parts(int64_t tokens, int64_t numbers) {
 
 int64_t gradient_numbers(int64_t n, int64_t d) {
   const SiteShape shape{n, d, 1, 0, 0};
-  return shape.mix().outputs() * shape.padded_width() + shape.padded();
+  return shape.mix().outputs() * shape.stride() + shape.padded();
 }
 
 namespace {
@@ -49,7 +50,7 @@ std::shared_ptr<const runtime::Plan> backward_plan(int64_t parts) {
 // What one call reads, contiguous; undefined where the site has no such half.
 struct Given {
   at::Tensor y, streams, post, comb;        // of `expand`; `streams` are the old ones then
-  at::Tensor given, fn, scale, base, gain;  // of `mix`; fn and gain padded, in the math type
+  at::Tensor given, fn, scale, base, gain;  // of `mix`; fn [outputs, stride] and gain padded, in the math type
   SiteShape shape;
 
   bool expands() const { return y.defined(); }
@@ -71,18 +72,10 @@ Given prepared(const variable_list& in, const MixParameters& settings) {
   g.shape = {g.streams.size(1), g.streams.size(2), settings.iterations, settings.rms_eps, settings.hc_eps};
   if (!g.mixes()) return g;
   const int64_t d = g.shape.d, wide = g.shape.padded();
-  g.fn = padded(in[5].detach(), d, wide);
+  const int64_t outputs = g.shape.mix().outputs(), width = g.shape.padded_width();
+  g.fn = at::constant_pad_nd(padded(in[5].detach(), d, wide).view({outputs, width}), {0, g.shape.stride() - width});
   g.gain = padded(to_math(in[8].detach().to(g.streams.scalar_type())), d, wide);
   return g;
-}
-
-template <class S>
-const S* data(const at::Tensor& x) {
-  return static_cast<const S*>(x.const_data_ptr());
-}
-template <class S>
-S* writable(const at::Tensor& x) {
-  return static_cast<S*>(x.mutable_data_ptr());
 }
 
 // The new streams and what `mix` makes of them; projected and r are kept for backward.
@@ -150,7 +143,7 @@ struct SiteBackward {
                                       writable<T>(g.dgiven) + t * n};
       T* sums = writable<T>(g.sums) + part * numbers;
       tile.mix_backward(count, site.parameters(), site.rows(t), gradients, data<S>(g.x) + t * d,
-                        {sums, sums + outputs * in.shape.padded_width(), writable<double>(g.scale_sums) + part * (3 + outputs)});
+                        {sums, sums + outputs * in.shape.stride(), writable<double>(g.scale_sums) + part * (3 + outputs)});
     }
     if (in.expands()) {
       tile.expand_backward(count, site.expand_input(t), writable<S>(g.dy) + t * d, writable<S>(g.dstreams) + t * n * d,
@@ -178,21 +171,6 @@ struct SiteBackward {
     });
   }
 };
-
-// body(S{}, T{}) for the storage type.
-template <class Body>
-void with_types(at::ScalarType type, const Body& body) {
-  switch (type) {
-    case at::kFloat:
-      return body(float{}, float{});
-    case at::kDouble:
-      return body(double{}, double{});
-    case at::kBFloat16:
-      return body(Bfloat16Bits{}, float{});
-    default:
-      throw InternalError("mHC streams of type {}", at::toString(type));
-  }
-}
 
 // Inputs: y, streams, post, comb, given, fn, scale, base, gain. Outputs: the new streams where y is there; pre, post, comb and x
 // where `given` is.
@@ -261,13 +239,14 @@ struct SiteFunction : torch::autograd::Function<SiteFunction> {
     all.resize(10);
     if (!in.mixes()) return all;
     const int64_t n = in.shape.n, d = in.shape.d, wide = in.shape.padded();
-    const at::Tensor sums = g.sums.select(0, 0).view({outputs * n + 1, wide}).narrow(1, 0, d),
+    const int64_t matrix = outputs * in.shape.stride();
+    const at::Tensor dfn = g.sums[0].narrow(0, 0, matrix).view({outputs, -1}).narrow(1, 0, n * wide).unflatten(1, {n, wide}),
                      scales = g.scale_sums.sum(0).to(math.dtype());
     all[4] = g.dgiven;
-    all[5] = sums.narrow(0, 0, outputs * n).reshape(saved[5].sizes());
+    all[5] = dfn.narrow(2, 0, d).reshape(saved[5].sizes());
     all[6] = scales.narrow(0, 0, 3);
     all[7] = scales.narrow(0, 3, outputs);
-    all[8] = sums.select(0, outputs * n).to(saved[8].scalar_type());
+    all[8] = g.sums[0].narrow(0, matrix, d).to(saved[8].scalar_type());
     return all;
   }
 };

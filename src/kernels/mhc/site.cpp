@@ -30,15 +30,15 @@ HP_INLINE T dot(const T* a, const T* b, int64_t size) {
 
 // out[t, o] = x[t] . fn[o] for Tokens x Outputs of them.
 template <class T, int Tokens, int Outputs>
-HP_INLINE void project_block(const T* x, const T* fn, int64_t width, T* out, int64_t outputs) {
+HP_INLINE void project_block(const T* x, const T* fn, int64_t width, int64_t stride, T* out, int64_t outputs) {
   Vec<T, kW> sum[Tokens][Outputs] = {};
   for (int64_t i = 0; i < width; i += kW) {
     Vec<T, kW> from[Tokens];
 #pragma GCC unroll 4
-    for (int t = 0; t < Tokens; ++t) from[t] = load<T, kW>(x + t * width + i);
+    for (int t = 0; t < Tokens; ++t) from[t] = load<T, kW>(x + t * stride + i);
 #pragma GCC unroll 6
     for (int o = 0; o < Outputs; ++o) {
-      const Vec<T, kW> f = load<T, kW>(fn + o * width + i);
+      const Vec<T, kW> f = load<T, kW>(fn + o * stride + i);
 #pragma GCC unroll 4
       for (int t = 0; t < Tokens; ++t) sum[t][o] += from[t] * f;
     }
@@ -47,61 +47,68 @@ HP_INLINE void project_block(const T* x, const T* fn, int64_t width, T* out, int
     for (int o = 0; o < Outputs; ++o) out[t * outputs + o] = sum_of<T>(sum[t][o]);
 }
 template <class T, int Tokens>
-HP_INLINE void project_tokens(const T* x, const T* fn, int64_t width, T* out, int64_t outputs) {
+HP_INLINE void project_tokens(const T* x, const T* fn, int64_t width, int64_t stride, T* out, int64_t outputs) {
   int64_t o = 0;
-  for (; o + 6 <= outputs; o += 6) project_block<T, Tokens, 6>(x, fn + o * width, width, out + o, outputs);
-  for (; o + 2 <= outputs; o += 2) project_block<T, Tokens, 2>(x, fn + o * width, width, out + o, outputs);
-  for (; o < outputs; ++o) project_block<T, Tokens, 1>(x, fn + o * width, width, out + o, outputs);
+  for (; o + 6 <= outputs; o += 6) project_block<T, Tokens, 6>(x, fn + o * stride, width, stride, out + o, outputs);
+  for (; o + 2 <= outputs; o += 2) project_block<T, Tokens, 2>(x, fn + o * stride, width, stride, out + o, outputs);
+  for (; o < outputs; ++o) project_block<T, Tokens, 1>(x, fn + o * stride, width, stride, out + o, outputs);
 }
 template <class T>
-HP_INLINE void project(int64_t tokens, const T* x, const T* fn, int64_t width, T* out, int64_t outputs) {
+HP_INLINE void project(int64_t tokens, const T* x, const T* fn, int64_t width, int64_t stride, T* out, int64_t outputs) {
   int64_t t = 0;
-  for (; t + 4 <= tokens; t += 4) project_tokens<T, 4>(x + t * width, fn, width, out + t * outputs, outputs);
-  for (; t < tokens; ++t) project_tokens<T, 1>(x + t * width, fn, width, out + t * outputs, outputs);
+  for (; t + 4 <= tokens; t += 4) project_tokens<T, 4>(x + t * stride, fn, width, stride, out + t * outputs, outputs);
+  for (; t < tokens; ++t) project_tokens<T, 1>(x + t * stride, fn, width, stride, out + t * outputs, outputs);
 }
 
 // g[t] += sum over these outputs of dprojected[t, o] fn[o].
 template <class T, int Outputs>
-HP_INLINE void send_back_block(int64_t tokens, const T* dprojected, int64_t outputs, const T* fn, int64_t width, T* g) {
-  for (int64_t i = 0; i < width; i += kW) {
+HP_INLINE void send_back_block(int64_t tokens, const T* dprojected, int64_t outputs, const T* fn, int64_t columns, int64_t stride,
+                               T* g) {
+  for (int64_t i = 0; i < columns; i += kW) {
     Vec<T, kW> f[Outputs];
 #pragma GCC unroll 8
-    for (int o = 0; o < Outputs; ++o) f[o] = load<T, kW>(fn + o * width + i);
+    for (int o = 0; o < Outputs; ++o) f[o] = load<T, kW>(fn + o * stride + i);
     for (int64_t t = 0; t < tokens; ++t) {
-      Vec<T, kW> sum = load<T, kW>(g + t * width + i);
+      Vec<T, kW> sum = load<T, kW>(g + t * stride + i);
 #pragma GCC unroll 8
       for (int o = 0; o < Outputs; ++o) sum += f[o] * dprojected[t * outputs + o];
-      store<T, kW>(g + t * width + i, sum);
+      store<T, kW>(g + t * stride + i, sum);
     }
   }
 }
 // dfn[o] += sum over tokens of dprojected[t, o] x[t] for these outputs.
 template <class T, int Outputs>
-HP_INLINE void add_outer_block(int64_t tokens, const T* dprojected, int64_t outputs, const T* x, int64_t width, T* dfn) {
-  for (int64_t i = 0; i < width; i += kW) {
+HP_INLINE void add_outer_block(int64_t tokens, const T* dprojected, int64_t outputs, const T* x, int64_t columns, int64_t stride,
+                               T* dfn) {
+  for (int64_t i = 0; i < columns; i += kW) {
     Vec<T, kW> sum[Outputs];
 #pragma GCC unroll 8
-    for (int o = 0; o < Outputs; ++o) sum[o] = load<T, kW>(dfn + o * width + i);
+    for (int o = 0; o < Outputs; ++o) sum[o] = load<T, kW>(dfn + o * stride + i);
     for (int64_t t = 0; t < tokens; ++t) {
-      const Vec<T, kW> from = load<T, kW>(x + t * width + i);
+      const Vec<T, kW> from = load<T, kW>(x + t * stride + i);
 #pragma GCC unroll 8
       for (int o = 0; o < Outputs; ++o) sum[o] += from * dprojected[t * outputs + o];
     }
 #pragma GCC unroll 8
-    for (int o = 0; o < Outputs; ++o) store<T, kW>(dfn + o * width + i, sum[o]);
+    for (int o = 0; o < Outputs; ++o) store<T, kW>(dfn + o * stride + i, sum[o]);
   }
 }
+// By so many columns that rows of tokens and of both matrices stay in the first cache.
 template <class T>
 HP_INLINE void project_backward(int64_t tokens, const T* dprojected, int64_t outputs, const T* fn, const T* x, int64_t width,
-                                T* g, T* dfn) {
-  int64_t o = 0;
-  for (; o + 8 <= outputs; o += 8) {
-    send_back_block<T, 8>(tokens, dprojected + o, outputs, fn + o * width, width, g);
-    add_outer_block<T, 8>(tokens, dprojected + o, outputs, x, width, dfn + o * width);
-  }
-  for (; o < outputs; ++o) {
-    send_back_block<T, 1>(tokens, dprojected + o, outputs, fn + o * width, width, g);
-    add_outer_block<T, 1>(tokens, dprojected + o, outputs, x, width, dfn + o * width);
+                                int64_t stride, T* g, T* dfn) {
+  constexpr int64_t kColumns = 64;
+  for (int64_t c = 0; c < width; c += kColumns) {
+    const int64_t columns = std::min(kColumns, width - c);
+    int64_t o = 0;
+    for (; o + 8 <= outputs; o += 8) {
+      send_back_block<T, 8>(tokens, dprojected + o, outputs, fn + o * stride + c, columns, stride, g + c);
+      add_outer_block<T, 8>(tokens, dprojected + o, outputs, x + c, columns, stride, dfn + o * stride + c);
+    }
+    for (; o < outputs; ++o) {
+      send_back_block<T, 1>(tokens, dprojected + o, outputs, fn + o * stride + c, columns, stride, g + c);
+      add_outer_block<T, 1>(tokens, dprojected + o, outputs, x + c, columns, stride, dfn + o * stride + c);
+    }
   }
 }
 
@@ -168,15 +175,15 @@ HP_INLINE void expand_token_backward(const S* y, const S* old, int64_t d, const 
 }  // namespace
 
 int64_t SiteShape::tokens() const {
-  constexpr int64_t kMost = 16, kNumbers = 1 << 15;  // of streams on the chip
+  constexpr int64_t kMost = 16, kNumbers = 1 << 16;  // of streams on the chip
   return std::clamp<int64_t>(kNumbers / padded_width(), 1, kMost);
 }
 
 template <class S, class T>
 SiteTile<S, T>::SiteTile(const SiteShape& shape)
     : shape_(shape),
-      x_(shape.tokens() * shape.padded_width()),
-      g_(shape.tokens() * shape.padded_width()),
+      x_(shape.tokens() * shape.stride()),
+      g_(shape.tokens() * shape.stride()),
       y_(shape.padded()),
       z_(shape.padded()),
       old_((shape.n + 1) * shape.padded()),
@@ -186,21 +193,27 @@ SiteTile<S, T>::SiteTile(const SiteShape& shape)
 template <class S, class T>
 void SiteTile<S, T>::read(int64_t tokens, const S* streams) {
   vectorise_products([&]() __attribute__((always_inline)) {
-    for (int64_t i = 0; i < tokens * shape_.n; ++i) widen(streams + i * shape_.d, shape_.d, x_.data() + i * shape_.padded());
+    over_rows(tokens, [&](int64_t t, int64_t k) __attribute__((always_inline)) {
+      widen(streams + (t * shape_.n + k) * shape_.d, shape_.d, row(x_, t, k));
+    });
   });
 }
 
 template <class S, class T>
 void SiteTile<S, T>::read_gradient(int64_t tokens, const S* dstreams) {
   vectorise_products([&]() __attribute__((always_inline)) {
-    for (int64_t i = 0; i < tokens * shape_.n; ++i) widen(dstreams + i * shape_.d, shape_.d, g_.data() + i * shape_.padded());
+    over_rows(tokens, [&](int64_t t, int64_t k) __attribute__((always_inline)) {
+      widen(dstreams + (t * shape_.n + k) * shape_.d, shape_.d, row(g_, t, k));
+    });
   });
 }
 
 template <class S, class T>
-void SiteTile<S, T>::write_gradient(int64_t tokens, S* dstreams) const {
+void SiteTile<S, T>::write_gradient(int64_t tokens, S* dstreams) {
   vectorise_products([&]() __attribute__((always_inline)) {
-    for (int64_t i = 0; i < tokens * shape_.n; ++i) narrow(g_.data() + i * shape_.padded(), shape_.d, dstreams + i * shape_.d);
+    over_rows(tokens, [&](int64_t t, int64_t k) __attribute__((always_inline)) {
+      narrow(row(g_, t, k), shape_.d, dstreams + (t * shape_.n + k) * shape_.d);
+    });
   });
 }
 
@@ -245,7 +258,7 @@ void SiteTile<S, T>::mix(int64_t tokens, const MixWeights<T>& parameters, const 
         store<T, kW>(y_.data() + i, load<T, kW>(y_.data() + i) * load<T, kW>(parameters.gain + i));
       narrow(y_.data(), d, x + t * d);
     }
-    project<T>(tokens, x_.data(), parameters.fn, width, rows.projected, shape_.mix().outputs());
+    project<T>(tokens, x_.data(), parameters.fn, width, shape_.stride(), rows.projected, shape_.mix().outputs());
   });
   mix_forward<T>(shape_.mix(), tokens, {rows.projected, rows.r, parameters.scale, parameters.base}, rows.pre, rows.post,
                  rows.comb);
@@ -254,7 +267,7 @@ void SiteTile<S, T>::mix(int64_t tokens, const MixWeights<T>& parameters, const 
 template <class S, class T>
 void SiteTile<S, T>::mix_backward(int64_t tokens, const MixWeights<T>& parameters, const MixRows<T>& rows,
                                   const MixGradients<T>& gradients, const S* dx, const MixSums<T>& sums) {
-  const int64_t n = shape_.n, d = shape_.d, padded = shape_.padded(), width = shape_.padded_width();
+  const int64_t n = shape_.n, d = shape_.d, padded = shape_.padded();
   mhc::mix_backward<T>(shape_.mix(), tokens, {rows.projected, rows.r, parameters.scale, parameters.base}, gradients.dpre,
                        gradients.dpost, gradients.dcomb, dprojected_.data(), dr_.data(), sums.dscales);
   vectorise_products([&]() __attribute__((always_inline)) {
@@ -286,7 +299,8 @@ void SiteTile<S, T>::mix_backward(int64_t tokens, const MixWeights<T>& parameter
         }
       }
     }
-    project_backward<T>(tokens, dprojected_.data(), shape_.mix().outputs(), parameters.fn, x_.data(), width, g_.data(), sums.dfn);
+    project_backward<T>(tokens, dprojected_.data(), shape_.mix().outputs(), parameters.fn, x_.data(), shape_.padded_width(),
+                        shape_.stride(), g_.data(), sums.dfn);
   });
 }
 

@@ -20,6 +20,9 @@ struct SiteShape {
   MixShape mix() const { return {n, iterations, hc_eps}; }
   int64_t padded() const { return (d + 15) / 16 * 16; }  // numbers that a stream of a token takes in scratch memory, zeros last
   int64_t padded_width() const { return n * padded(); }
+  // From a row of all streams to the next in scratch memory, of tokens and of matrices alike: widths are often powers of two, and
+  // rows that lay so far apart would drive each other out of the cache.
+  int64_t stride() const { return padded_width() + 16; }
   int64_t tokens() const;  // of a tile at most: 16, fewer where streams are wide
 };
 
@@ -34,7 +37,7 @@ struct ExpandInput {
 
 template <class T>
 struct MixWeights {
-  const T* fn;     // [outputs, padded width]
+  const T* fn;     // [outputs, stride]
   const T* scale;  // [3]
   const T* base;   // [outputs]
   const T* gain;   // [padded d], rounded to S
@@ -54,7 +57,7 @@ struct MixGradients {
 // Sums over tokens, to which a tile adds.
 template <class T>
 struct MixSums {
-  T* dfn;           // [outputs, padded width]
+  T* dfn;           // [outputs, stride]
   T* dgain;         // [padded d]
   double* dscales;  // [3 + outputs]: scale, base
 };
@@ -78,15 +81,21 @@ class SiteTile {
                     const S* dx, const MixSums<T>& sums);
   // What comes back through `expand`: dy [tokens, d], dstreams [tokens, n, d], dpost [tokens, n], dcomb [tokens, n, n].
   void expand_backward(int64_t tokens, const ExpandInput<S, T>& in, S* dy, S* dstreams, T* dpost, T* dcomb);
-  void write_gradient(int64_t tokens, S* dstreams) const;
+  void write_gradient(int64_t tokens, S* dstreams);
 
  private:
+  // body(token, stream)
+  template <class Body>
+  [[gnu::always_inline]] void over_rows(int64_t tokens, const Body& body) const {
+    for (int64_t t = 0; t < tokens; ++t)
+      for (int64_t k = 0; k < shape_.n; ++k) body(t, k);
+  }
   T* row(std::vector<T>& of, int64_t token, int64_t stream = 0) const {
-    return of.data() + (token * shape_.n + stream) * shape_.padded();
+    return of.data() + token * shape_.stride() + stream * shape_.padded();
   }
 
   SiteShape shape_;
-  std::vector<T> x_, g_;        // streams and their gradient, [tokens, n, padded]
+  std::vector<T> x_, g_;        // streams and their gradient, [tokens, stride]
   std::vector<T> y_, z_, old_;  // rows of one token: [padded], [padded], [n + 1, padded]
   std::vector<T> dprojected_, dr_;
 };

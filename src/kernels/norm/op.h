@@ -10,7 +10,10 @@
 
 namespace hyperparallel::kernels {
 
-// x [..., d], gain [d] in x's type -> [..., d].
+// x [..., d], gain [d] in x's type -> [..., d]. One pass over x, which is what it keeps for backward; the same bits for any
+// number of threads.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& gain, double eps);
+// The same by library operations, for tests.
+at::Tensor rms_norm_reference(const at::Tensor& x, const at::Tensor& gain, double eps);
 
 }  // namespace hyperparallel::kernels

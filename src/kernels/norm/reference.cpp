@@ -3,7 +3,7 @@
 
 namespace hyperparallel::kernels {
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& gain, double eps) {
+at::Tensor rms_norm_reference(const at::Tensor& x, const at::Tensor& gain, double eps) {
   const at::Tensor z = to_math(x);
   return (z * at::rsqrt(z.square().mean(-1, /*keepdim=*/true) + eps)).to(x.scalar_type()) * gain.to(x.scalar_type());
 }

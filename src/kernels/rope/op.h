@@ -24,8 +24,10 @@ struct RopeTable {
 // positions int64 [tokens].
 RopeTable rope_table(const at::Tensor& positions, const std::vector<double>& frequencies, at::ScalarType math);
 
-// x [tokens, ..., channels] -> the same; `inverse` rotates back (conjugate).
+// x [tokens, ..., channels] -> the same; `inverse` rotates back (conjugate). One pass over x; keeps the table alone for backward.
 at::Tensor apply_rope(const at::Tensor& x, const RopeTable& table, bool inverse = false);
+// The same by library operations, for tests: the same bits.
+at::Tensor apply_rope_reference(const at::Tensor& x, const RopeTable& table, bool inverse = false);
 
 // The other order of channels, that of Hugging Face's Llama: x [tokens, ..., dim], pairs (i, i + dim / 2) -> the same.
 at::Tensor apply_rope_halves(const at::Tensor& x, const RopeTable& table);

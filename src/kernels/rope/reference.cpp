@@ -37,7 +37,7 @@ RopeTable rope_table(const at::Tensor& positions, const std::vector<double>& fre
   return {angles.cos(), angles.sin()};
 }
 
-at::Tensor apply_rope(const at::Tensor& x, const RopeTable& table, bool inverse) {
+at::Tensor apply_rope_reference(const at::Tensor& x, const RopeTable& table, bool inverse) {
   const int64_t dim = 2 * table.cos.size(1), channels = x.size(-1);
   HP_CHECK(dim <= channels && x.size(0) == table.cos.size(0), "rope of {} channels on [{}]", dim,
            fmt::join(x.sizes().vec(), ", "));

@@ -26,7 +26,7 @@ void append(engine::Footprint& to, const engine::Footprint& more) {
 }
 
 Buffers saved_by_norm(const engine::Dimension& rows, int64_t width) {
-  return {math({rows, width}), compute({rows, width}), math({rows})};
+  return {compute({rows, width}), math({rows})};
 }
 
 Footprints::Footprints(engine::Program& program) : program_(program) {
@@ -42,7 +42,7 @@ void Footprints::set_ends(int64_t width, int64_t words) const {
   set("embed", {{}, {compute({2, "tokens", width})}, {compute({"tokens", width}), math({words, width})}});
   // Derived in forward: gradients of the rows, and of the table.
   set("loss", {{compute({"tokens", width}), math({words, width})},
-               {compute({"tokens", width}), math({2, "loss.rows", words})},
+               {compute({"tokens", width}), compute({"loss.rows", words})},
                {compute({"tokens", width})}});
 }
 

@@ -21,7 +21,7 @@ engine::Buffer int64(engine::Shape shape);
 void append(Buffers& to, const Buffers& more);
 void append(engine::Footprint& to, const engine::Footprint& more);  // of two operations in one segment
 
-// rms_norm of a tensor of the graph: what it is squared and multiplied in, the normalised rows before the gain, 1 / rms.
+// rms_norm of a tensor that nothing else keeps: the tensor and 1 / rms.
 Buffers saved_by_norm(const engine::Dimension& rows, int64_t width);
 
 // Sets footprints by the name of the segment; a name that no segment has is passed over, as some exist in some layouts only.

@@ -186,23 +186,27 @@ class AttentionLayer {
     std::vector<ValueId> reads{index_q_, index_weights_, keys, groups_.first, groups_.count}, makes{topk};
     if (pool.valid()) reads.push_back(pool);
     if (makes_candidates) makes.push_back(candidates);
+    const auto how = builder_.choose(
+        "indexer", fmt::format("{} heads of {}", builder_.local(text_.index_n_heads, kByHead), text_.index_head_dim),
+        builder_.options.kernels.indexer, kernels::index_candidates(builder_.options.compute, text_.index_head_dim));
     program_.segment(
         name_ + ".select", reads, makes, {},
-        [=, index_q = index_q_, index_weights = index_weights_, groups = groups_, best = text_.index_topk,
-         blocks = text_.candidate_topk_blocks, block_size = text_.candidate_block_size,
+        [=, is_shared = builder_.layout().size("tp") > 1, index_q = index_q_, index_weights = index_weights_, groups = groups_,
+         best = text_.index_topk, blocks = text_.candidate_topk_blocks, block_size = text_.candidate_block_size,
          chunk = builder_.options.index_chunk_elements, heads = text_.index_n_heads, layer = layer_](SegmentRun& run) {
           // Each tp rank scores with its heads; the sum decides, so all choose alike.
           const auto sum_over_tp = [&](const at::Tensor& scores) {
             return run.group("tp").all_reduce(scores, layer_name(layer) + ".index_scores").wait();
           };
-          const kernels::IndexQueries queries{
-              run.read(index_q), run.read(index_weights), run.read(groups.first), run.read(groups.count), heads, sum_over_tp};
+          kernels::IndexQueries queries{
+              run.read(index_q), run.read(index_weights), run.read(groups.first), run.read(groups.count), heads, {}};
+          if (is_shared) queries.sum = sum_over_tp;
           const int64_t most = queries.count.numel() > 0 ? queries.count.max().item<int64_t>() : 0;  // no query sees more groups
           kernels::CandidateOptions keep{0, block_size};
           if (pool.valid()) keep.blocks = run.read(pool).size(1);
           if (candidates.valid()) keep.blocks = std::min(blocks, (most + block_size - 1) / block_size);
           const kernels::IndexChoice choice = kernels::choose_groups(queries, run.read(keys), std::min(best, most), keep,
-                                                                     pool.valid() ? run.read(pool) : at::Tensor(), chunk);
+                                                                     pool.valid() ? run.read(pool) : at::Tensor(), chunk, how);
           run.observe(layer_name(layer) + ".index_scores", "tokens",
                       [&] { return kernels::index_scores(queries, run.read(keys)); });
           run.make(topk, choice.topk);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "kernels/attention/fused.h"
+#include "kernels/indexer/op.h"
 #include "kernels/mhc/mega.h"
 #include "kernels/moe/op.h"
 #include "models/adapter/footprints.h"
@@ -31,6 +33,9 @@ class Declaration {
         layout_(options.layout),
         fused_(options.kernels.attention >= kernels::Implementation::kFused),
         mega_mhc_(options.kernels.mhc == kernels::Implementation::kMega),
+        mega_indexer_(
+            kernels::choose(options.kernels.indexer, kernels::index_candidates(options.compute, t_.index_head_dim)).taken ==
+            kernels::Implementation::kMega),
         moe_limit_(options.kernels.moe),
         compute_(options.compute),
         rows_(layout_.sequence_parallel ? "shard" : "tokens") {}
@@ -122,8 +127,8 @@ class Declaration {
     const std::string groups = "groups." + std::to_string(ratio);
     Footprint kv;
     kv.saved = saved_by_norm("tokens", hd);
-    kv.forward = {math({2, "tokens", hd})};
-    kv.backward = {math({2, "tokens", hd}), compute({"tokens", d})};
+    kv.forward = {compute({"tokens", hd})};
+    kv.backward = {compute({2, "tokens", hd}), compute({"tokens", d})};
     set(name + ".kv", kv);
 
     if (t_.is_kv_source(layer)) {
@@ -139,8 +144,8 @@ class Declaration {
 
     Footprint queries;
     queries.saved = saved_by_norm("tokens", t_.q_lora_rank);
-    queries.forward = {compute({"tokens", heads, hd}), math({"tokens", heads, rope}), cast({2, "tokens", heads, rope})};
-    queries.backward = {compute({2, "tokens", heads, hd}), math({2, "tokens", t_.q_lora_rank})};
+    queries.forward = {compute({"tokens", heads, hd})};
+    queries.backward = {compute({"tokens", heads, hd}), compute({2, "tokens", t_.q_lora_rank})};
     set(name + ".queries", queries);
 
     const int64_t index_heads = layout_.part(t_.index_n_heads, "tp");
@@ -148,18 +153,25 @@ class Declaration {
                                 {compute({"tokens", index_heads, t_.index_head_dim}), math({"tokens", index_heads, rope}),
                                  cast({"tokens", index_heads, t_.index_head_dim})},
                                 {}});
-    set(name + ".select", {{}, {math({"index.rows", index_heads + 1, groups + ".gathered"})}, {}});
+    // Scores of a chunk; or keys in panels, with those of a chunk where they are summed over tp.
+    Footprint select{{}, {math({"index.rows", index_heads + 1, groups + ".gathered"})}, {}};
+    if (mega_indexer_) {
+      select.forward = {compute({groups + ".gathered", t_.index_head_dim}), math({"tokens", index_heads})};
+      if (layout_.size("tp") > 1) select.forward.push_back(math({2, "index.rows", index_heads, groups + ".gathered"}));
+    }
+    set(name + ".select", select);
 
     Footprint attend;
-    attend.saved = {compute({"tokens", heads, hd}), compute({"tokens", low}), math({"tokens", rope / 2})};
+    attend.saved = {compute({"tokens", heads, hd}), compute({"tokens", low})};
     // A chunk of queries at a time. Its forward ends before the output is projected, so only a part of it comes on top.
     const std::string selected = name + ".k", all = groups + ".gathered";
     if (fused_) {
-      const Buffers widened = {cast({"tokens", heads, hd}), cast({"window.keys", hd}), cast({all, hd})};
+      Buffers widened;
+      if (!kernels::attention::takes_pairs(compute_, hd))
+        widened = {cast({"tokens", heads, hd}), cast({"window.keys", hd}), cast({all, hd})};
       attend.forward = {compute({"tokens", heads, hd})};
       append(attend.forward, widened);
-      attend.backward = {math({"tokens", heads, hd}), cast({"tokens", heads, hd}), math({2, "window.keys", hd}),
-                         math({groups + ".parts", all, hd})};
+      attend.backward = {math({"tokens", heads, hd}), math({2, "window.keys", hd}), math({groups + ".parts", all, hd})};
       append(attend.backward, widened);
     } else {
       attend.forward = {compute({"tokens", heads, hd}), math({"attention.rows", heads, "attention.keys"}),
@@ -292,8 +304,7 @@ class Declaration {
     const int64_t w = v.hidden_size, inner = v.intermediate_size, area = v.downsample_ratio * v.downsample_ratio,
                   hd = w / v.num_attention_heads, d = t_.hidden_size;
     const Dimension rows = "patches";
-    Buffers norm = saved_by_norm(rows, w);
-    norm.push_back(cast({rows, w}));
+    const Buffers norm{math({rows, w}), compute({rows, w}), math({rows}), cast({rows, w})};
     set("vision.patch_embed", {{}, {compute({rows, w})}, {}});
     for (int64_t block = 0; block < v.num_hidden_layers; ++block) {
       const std::string name = "vision.blocks." + std::to_string(block);
@@ -321,7 +332,7 @@ class Declaration {
                   low = layout_.part(t_.o_groups, "tp") * t_.o_lora_rank, rank = t_.draft.markov_rank,
                   words = layout_.part(t_.vocab_size, "tp"), block = t_.draft.block_size;
     const Dimension rows = "draft.tokens", of_streams = layout_.sequence_parallel ? "draft.shard" : "draft.tokens";
-    set("draft.main", {saved_by_norm(rows_, d), {math({rows_, d}), cast({2, rows_, d})}, {math({4, rows_, d})}});
+    set("draft.main", {saved_by_norm(rows_, d), {}, {compute({2, rows_, d})}});
     for (size_t i = 0; i < t_.draft.target_layer_ids.size(); ++i)
       set("draft.target." + std::to_string(i), {{}, {cast({rows_, t_.hc_mult, d}), cast({rows_, d})}, {}});
     append(footprints_.segment("draft.main").footprint.saved,
@@ -329,12 +340,12 @@ class Declaration {
     for (int64_t stage = 0; stage < t_.num_nextn_predict_layers; ++stage) {
       const std::string name = "mtp." + std::to_string(stage), attn = name + ".attn";
       for (const char* kind : {".hc_attn", ".hc_ffn"}) add_mix(name + kind, of_streams, stage == 0 && kind[4] == 'a');
-      Footprint kv{saved_by_norm("tokens", hd), {math({2, "tokens", hd})}, {math({2, "tokens", hd}), compute({"tokens", d})}};
+      Footprint kv{saved_by_norm("tokens", hd), {compute({"tokens", hd})}, {compute({2, "tokens", hd}), compute({"tokens", d})}};
       append(kv.saved, saved_by_norm(rows, hd));
       set(attn + ".kv", kv);
       set(attn + ".queries", {saved_by_norm(rows, t_.q_lora_rank),
-                              {compute({rows, heads, hd}), math({rows, heads, t_.qk_rope_head_dim})},
-                              {compute({2, rows, heads, hd}), math({2, rows, t_.q_lora_rank})}});
+                              {compute({rows, heads, hd})},
+                              {compute({rows, heads, hd}), compute({2, rows, t_.q_lora_rank})}});
       set(attn + ".attend", {{compute({rows, heads, hd}), compute({rows, low}), compute({"draft.window.keys", hd})},
                              {compute({rows, heads, hd}), math({2, "attention.rows", heads, "attention.keys"})},
                              {compute({2, rows, heads, hd}), math({"draft.window.keys", hd}), math({rows, hd}),
@@ -365,7 +376,7 @@ class Declaration {
     Footprint norm;
     norm.saved = saved_by_norm(rows_, d);
     norm.saved.push_back(cast({rows_, n, d}));
-    norm.forward = collapsing(rows_);
+    norm.forward = {math({rows_, d})};
     norm.backward = {math({rows_, n, d})};
     set("final_norm", norm);
     footprints_.set_ends(d, layout_.part(t_.vocab_size, "tp"));
@@ -377,7 +388,7 @@ class Declaration {
   const TextConfig& t_;
   const engine::Layout& layout_;
   const bool fused_;  // attention
-  const bool mega_mhc_;
+  const bool mega_mhc_, mega_indexer_;
   const kernels::Implementation moe_limit_;
   const at::ScalarType compute_;
   const Dimension rows_;  // of the streams

@@ -15,8 +15,7 @@ void declare_footprints(engine::Program& program, const LlamaConfig& config, con
   const auto rotating = [&](int64_t rotated) {
     return Buffers{compute({"tokens", rotated, hd}), math({3, "tokens", rotated, hd}), cast({2, "tokens", rotated, hd})};
   };
-  const engine::Footprint norm{
-      {cast({rows, d}), compute({rows, d}), math({rows})}, {math({rows, d}), cast({rows, d})}, {math({4, rows, d})}};
+  const engine::Footprint norm{{math({rows})}, {}, {}};
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string name = layer_name(layer), attn = name + ".attn";
     footprints.set(name + ".attn_norm", norm);

@@ -1,0 +1,60 @@
+// What the inner loops of sparse attention share: softmax over keys with a sink, L heads side by side.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/vector_math.h"
+#include "kernels/vectors.h"
+
+namespace hyperparallel::kernels::attention {
+
+// p [count, L] from logits to probabilities, and that of the sink [L]. Normalised by a sum of their own, not by its logarithm,
+// whose rounding would make all of them wrong alike.
+template <class T, int L>
+HP_INLINE void softmax(T* p, int64_t count, T* sink) {
+  T most[L], sum[L];
+  for (int l = 0; l < L; ++l) most[l] = sink[l];
+  for (int64_t i = 0; i < count; ++i)
+    for (int l = 0; l < L; ++l) most[l] = p[i * L + l] > most[l] ? p[i * L + l] : most[l];
+  for (int l = 0; l < L; ++l) sum[l] = sink[l] = vector_exp(sink[l] - most[l]);
+  for (int64_t i = 0; i < count; ++i)
+    for (int l = 0; l < L; ++l) sum[l] += p[i * L + l] = vector_exp(p[i * L + l] - most[l]);
+  for (int l = 0; l < L; ++l) sum[l] = 1 / sum[l];
+  for (int l = 0; l < L; ++l) sink[l] *= sum[l];
+  for (int64_t i = 0; i < count; ++i)
+    for (int l = 0; l < L; ++l) p[i * L + l] *= sum[l];
+}
+
+// To BF16, to the nearest, ties to even; not for NaN. FP64 is never rounded so.
+HP_INLINE float rounded(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return std::bit_cast<float>((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u);
+}
+HP_INLINE double rounded(double x) {
+  return x;
+}
+
+// Logits [count, L] of BF16 products: these and the scaled ones are rounded.
+template <class T, int L>
+HP_INLINE void round_logits(T* logits, int64_t count, T scale) {
+  for (int64_t i = 0; i < count * L; ++i) logits[i] = rounded(rounded(logits[i]) * scale);
+}
+
+// dp [count, L] from the gradients of probabilities p to those of the products behind them; dot [L]: the sums over keys of p dp.
+template <class T, int L>
+HP_INLINE void softmax_backward(const T* p, int64_t count, T scale, T* dp, T* dot) {
+  for (int l = 0; l < L; ++l) dot[l] = 0;
+  for (int64_t i = 0; i < count; ++i)
+    for (int l = 0; l < L; ++l) dot[l] += p[i * L + l] * dp[i * L + l];
+  for (int64_t i = 0; i < count; ++i)
+    for (int l = 0; l < L; ++l) dp[i * L + l] = p[i * L + l] * (dp[i * L + l] - dot[l]) * scale;
+}
+
+template <class T>
+HP_INLINE T scale_of(int64_t d) {
+  return T(1) / std::sqrt(static_cast<T>(d));
+}
+
+}  // namespace hyperparallel::kernels::attention
