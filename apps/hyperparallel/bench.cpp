@@ -9,6 +9,7 @@
 #include "arguments.h"
 #include "model_argument.h"
 #include "subcommand.h"
+#include "train/bench_kernels.h"
 #include "train/bench_step.h"
 #include "train/run_model.h"
 
@@ -16,6 +17,39 @@ namespace hyperparallel {
 namespace {
 
 const CLI::Range kLengths(2, 1 << 24), kThreads(0, 1024), kRepetitions(1, 1000);
+
+// What all kinds take.
+struct Common {
+  std::string model, dtype;
+  int threads = 0;
+  bool json = false;
+
+  at::ScalarType type() const { return dtype == "bfloat16" ? at::kBFloat16 : at::kFloat; }
+};
+
+void add_options(CLI::App& app, Common& common, int& repetitions) {
+  app.add_option("CONFIG", common.model, "config.json of a model, or a YAML configuration")->required();
+  app.add_option("--dtype", common.dtype, "float32 | bfloat16")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
+  app.add_option("--threads", common.threads, "0: all cores")->check(kThreads);
+  app.add_option("--repetitions", repetitions, "timed runs, after one that is not, of which the median counts")
+      ->capture_default_str()
+      ->check(kRepetitions);
+  app.add_flag("--json", common.json, "print JSON instead of a table");
+}
+
+void set_up_process(const Common& common) {
+  train::TrainSection process;
+  process.threads = common.threads;
+  train::set_up_libtorch(process);
+}
+
+// With what was asked for.
+void print_json(nlohmann::ordered_json result, const Common& common, int repetitions) {
+  result["dtype"] = common.dtype, result["repetitions"] = repetitions;
+  fmt::print("{}\n", result.dump(1));
+}
 
 void print_segments(const train::BenchStepRow& row, int most) {
   std::vector<std::pair<double, std::string>> kinds;
@@ -27,42 +61,33 @@ void print_segments(const train::BenchStepRow& row, int most) {
 
 int bench_step(const std::vector<std::string>& arguments) {
   CLI::App app("Time forward and backward of a model on one packed row of random text", "hyperparallel bench step");
-  std::string model, dtype = "float32", recompute = "none";
+  Common common{"", "float32"};
+  std::string recompute = "none";
   train::BenchStepOptions options;
-  int threads = 0;
-  bool json = false;
-  app.add_option("CONFIG", model, "config.json of a model, or a YAML configuration")->required();
+  add_options(app, common, options.repetitions);
   app.add_option("--tokens", options.lengths, "lengths of the row, separated by commas")->delimiter(',')->check(kLengths);
-  app.add_option("--dtype", dtype, "float32 | bfloat16")->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_option("--recompute", recompute, "none | full")->check(CLI::IsMember({"none", "full"}));
   app.add_option("--offload", options.recompute.offload, "globs of values that rest in a file, with --recompute full")
       ->delimiter(',');
   app.add_option("--offload-folder", options.offload_folder, "where that file lies")->check(CLI::ExistingDirectory);
-  app.add_option("--threads", threads, "0: all cores")->check(kThreads);
-  app.add_option("--repetitions", options.repetitions, "timed runs, of which the median counts")
-      ->capture_default_str()
-      ->check(kRepetitions);
   int segments = 0;
   app.add_option("--segments", segments, "show so many kinds of segments, those that take longest first")
       ->check(CLI::NonNegativeNumber);
-  app.add_flag("--json", json, "print JSON instead of a table");
   app.allow_extras();
   app.footer("The keys of a configuration's kernels section: --kernels.attention=reference");
   if (!parse_arguments(app, arguments)) return 0;
   train::choose_kernels(train::config_of_overrides(app.remaining(), {"kernels"}).kernels, options.program);
-  train::TrainSection process;
-  process.threads = threads;
-  train::set_up_libtorch(process);
-  if (dtype == "bfloat16") options.compute = at::kBFloat16;
+  set_up_process(common);
+  options.compute = common.type();
   if (recompute == "full") options.recompute.mode = engine::RecomputePolicy::Mode::kFull;
 
-  const train::BenchStepResult result = train::bench_step(read_model_argument(model), options);
-  if (json) {
+  const train::BenchStepResult result = train::bench_step(read_model_argument(common.model), options);
+  if (common.json) {
     fmt::print("{}\n", to_json(result).dump(1));
     return 0;
   }
   fmt::print("{} parameters, {}, {} threads, recompute {}; mm of 2048^3: FP32 {:.0f} GFLOP/s, of which mfu, {} {:.0f} GFLOP/s\n",
-             result.parameters, dtype, result.threads, recompute, result.peak_gflops, dtype, result.compute_gflops);
+             result.parameters, common.dtype, result.threads, recompute, result.peak_gflops, common.dtype, result.compute_gflops);
   fmt::print("{:>8} {:>10} {:>10} {:>10} {:>7} {:>12} {:>10}\n", "tokens", "forward s", "step s", "tokens/s", "mfu %",
              "allocated GB", "peak RSS GB");
   for (const train::BenchStepRow& row : result.rows) {
@@ -76,34 +101,22 @@ int bench_step(const std::vector<std::string>& arguments) {
 
 int bench_mega(const std::vector<std::string>& arguments) {
   CLI::App app("Time forward and backward with and without the mega kernels, in turn", "hyperparallel bench mega");
-  std::string model, dtype = "bfloat16";
+  Common common{"", "bfloat16"};
   train::BenchStepOptions options;
   options.lengths = {4096};
   options.repetitions = 5;
-  int threads = 0;
-  bool as_json = false;
-  app.add_option("CONFIG", model, "config.json of a model, or a YAML configuration")->required();
+  add_options(app, common, options.repetitions);
   app.add_option("--tokens", options.lengths[0], "length of the row")->capture_default_str()->check(kLengths);
-  app.add_option("--dtype", dtype, "float32 | bfloat16")->check(CLI::IsMember({"float32", "bfloat16"}));
-  app.add_option("--threads", threads, "0: all cores")->check(kThreads);
-  app.add_option("--repetitions", options.repetitions, "runs of each, after one that is not timed")
-      ->capture_default_str()
-      ->check(kRepetitions);
-  app.add_flag("--json", as_json, "print JSON instead of a table");
   if (!parse_arguments(app, arguments)) return 0;
-  train::TrainSection process;
-  process.threads = threads;
-  train::set_up_libtorch(process);
-  if (dtype == "bfloat16") options.compute = at::kBFloat16;
-  const train::BenchMegaResult result = train::bench_mega(read_model_argument(model), options);
-  if (as_json) {
-    nlohmann::ordered_json json = to_json(result);
-    json["dtype"] = dtype, json["repetitions"] = options.repetitions;
-    fmt::print("{}\n", json.dump(1));
+  set_up_process(common);
+  options.compute = common.type();
+  const train::BenchMegaResult result = train::bench_mega(read_model_argument(common.model), options);
+  if (common.json) {
+    print_json(to_json(result), common, options.repetitions);
     return 0;
   }
-  fmt::print("{} tokens, {}, {} threads, {} repetitions; forward and backward, medians\n", result.tokens, dtype, result.threads,
-             options.repetitions);
+  fmt::print("{} tokens, {}, {} threads, {} repetitions; forward and backward, medians\n", result.tokens, common.dtype,
+             result.threads, options.repetitions);
   fmt::print("  library operations                  {:>8.3f} s\n", result.off_seconds);
   const auto line = [](const char* what, double seconds, const train::Gain& gain) {
     fmt::print("  {:<35} {:>8.3f} s  {:+.1f} % tokens/s ({:+.1f} to {:+.1f})\n", what, seconds, gain.median, gain.least,
@@ -114,11 +127,43 @@ int bench_mega(const std::vector<std::string>& arguments) {
   return 0;
 }
 
+int bench_kernels(const std::vector<std::string>& arguments) {
+  CLI::App app("Time single kernels at a model's sizes, in turn with library operations", "hyperparallel bench kernels");
+  Common common{"", "float32"};
+  int64_t tokens = 4096;
+  int repetitions = 5;
+  add_options(app, common, repetitions);
+  app.add_option("--tokens", tokens, "length of the row")->capture_default_str()->check(kLengths);
+  if (!parse_arguments(app, arguments)) return 0;
+  set_up_process(common);
+  const train::BenchKernelsResult result =
+      train::bench_kernels(read_model_argument(common.model), tokens, common.type(), repetitions);
+  if (common.json) {
+    print_json(to_json(result), common, repetitions);
+    return 0;
+  }
+  fmt::print(
+      "{} tokens, {}, {} threads; forward and backward (the indexer: forward), medians of {}; limit: {:.0f} GFLOP/s, {:.0f} "
+      "GB/s\n",
+      result.tokens, common.dtype, result.threads, repetitions, result.compute_gflops, result.copy_gbytes);
+  fmt::print("{:<14} {:<40} {:>9} {:>11} {:>6} {:>9} {:>9}\n", "operation", "shape", "ours ms", "library ms", "", "limit ms",
+             "reached");
+  for (const train::KernelTimes& kernel : result.kernels) {
+    fmt::print("{:<14} {:<40} {:>9.2f} {:>11.2f} {:>5.2f}x {:>9.2f} {:>7.0f} %  {}\n", kernel.operation, kernel.shape,
+               1e3 * kernel.ours_seconds, 1e3 * kernel.library_seconds, kernel.library_seconds / kernel.ours_seconds,
+               1e3 * kernel.limit_seconds, 100 * kernel.limit_seconds / kernel.ours_seconds,
+               kernel.limited_by_memory ? "of copying" : "of products");
+  }
+  return 0;
+}
+
 }  // namespace
 
 int bench(const std::vector<std::string>& arguments) {
-  static const std::vector<Command> kinds = {{"step", "seconds, tokens/s, memory and MFU of a training step", bench_step},
-                                             {"mega", "what the mega kernels gain over library operations", bench_mega}};
+  static const std::vector<Command> kinds = {
+      {"step", "seconds, tokens/s, memory and MFU of a training step", bench_step},
+      {"mega", "what the mega kernels gain over library operations", bench_mega},
+      {"kernels", "single kernels against library operations and the machine's limits", bench_kernels}};
   return run_kind("bench", kinds, arguments);
 }
 

@@ -13,6 +13,12 @@
 #include "train/run_model.h"
 
 namespace hyperparallel::train {
+
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
 namespace {
 
 // One document of random tokens, every position but the last scored.
@@ -32,11 +38,6 @@ data::MicroBatch random_batch(int64_t words, int64_t tokens) {
   batch.cu_seqlens = {0, tokens};
   batch.supervised_tokens = tokens - 1;
   return batch;
-}
-
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // Of runs after a first one that is not timed; `warm` is called between them.
@@ -77,8 +78,7 @@ BenchStepResult bench_step(const models::ArchitecturePtr& architecture, const Be
     const engine::ValueMap inputs = run->inputs(batch);
     BenchStepRow row;
     row.tokens = tokens;
-    row.forward_seconds = median_seconds(
-        options.repetitions, [&] { executor.run(forward, {inputs}, {}); }, [] {});
+    row.forward_seconds = median_seconds(options.repetitions, [&] { executor.run(forward, {inputs}, {}); }, [] {});
     engine::reset_peak_allocated_bytes();
     engine::SegmentTimes times;
     row.step_seconds = median_seconds(

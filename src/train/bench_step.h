@@ -13,6 +13,9 @@
 
 namespace hyperparallel::train {
 
+// Of at least one; the upper one of two in the middle.
+double median_of(std::vector<double> values);
+
 struct BenchStepOptions {
   std::vector<int64_t> lengths = {512};  // tokens of the row
   at::ScalarType compute = at::kFloat;

@@ -134,7 +134,7 @@ struct ParallelSection {
 
 struct KernelsSection {
   Kernel attention = Kernel::kFused;
-  Kernel indexer = Kernel::kReference;
+  Kernel indexer = Kernel::kMega;
   Kernel gate = Kernel::kMega;
   Kernel moe = Kernel::kMega;
   Kernel mhc = Kernel::kMega;

@@ -95,7 +95,7 @@ class Checker {
   void check_unfinished() {
     const KernelsSection& k = c_.kernels;
     const std::pair<const char*, Kernel> operations[] = {
-        {"indexer", k.indexer}, {"engram", k.engram}, {"cross_entropy", k.cross_entropy}, {"linear", k.linear}};
+        {"engram", k.engram}, {"cross_entropy", k.cross_entropy}, {"linear", k.linear}};
     for (const auto& [name, kernel] : operations) {
       if (kernel != Kernel::kReference) unfinished(fmt::format("kernels.{}", name), kernels::to_string(kernel), "reference");
     }

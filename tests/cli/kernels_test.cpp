@@ -14,7 +14,7 @@ using testing::HasSubstr;
 TEST(InspectKernels, ShowsWhatIsTakenAndWhyNotAFasterOne) {
   const ProgramResult result = run_program("inspect kernels configs/tiny.yaml");
   EXPECT_EQ(result.code, 0) << result.error;
-  for (const char* operation : {"attention", "gate", "experts", "shared expert", "mhc"})
+  for (const char* operation : {"attention", "indexer", "gate", "experts", "shared expert", "mhc"})
     EXPECT_THAT(result.output, HasSubstr(operation));
   const ProgramResult limited = run_program("inspect kernels configs/tiny.yaml --kernels.moe=reference");
   EXPECT_THAT(limited.output, HasSubstr("not mega: the configuration allows no faster one than reference"));
@@ -29,6 +29,23 @@ TEST(BenchMega, GivesGainsAsJson) {
   for (const char* wrong : {"--tokens 1", "--tokens 99999999999999999999", "--threads 9999", "--repetitions 0", "--tokens abc"})
     EXPECT_EQ(run_program(std::string("bench mega configs/tiny.yaml ") + wrong).code, 2) << wrong;
   for (const char* key : {"gain.moe", "gain.all", "seconds.off"}) EXPECT_TRUE(json.at(key).is_number()) << key;
+}
+
+TEST(BenchKernels, GivesALineForEveryKernel) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const ProgramResult result = run_program(
+        std::string("bench kernels configs/tiny.yaml --tokens 67 --repetitions 1 --threads 1 --json --dtype ") + dtype);
+    ASSERT_EQ(result.code, 0) << result.error;
+    std::vector<std::string> operations;
+    const auto json = nlohmann::json::parse(result.output);
+    for (const auto& kernel : json.at("kernels")) {
+      operations.push_back(kernel.at("operation"));
+      for (const char* key : {"seconds.ours", "seconds.library", "seconds.limit"})
+        EXPECT_GT(kernel.at(key).get<double>(), 0) << key;
+    }
+    EXPECT_THAT(operations, testing::ElementsAre("attention", "indexer", "gate", "moe", "mhc", "norm", "rope", "cross_entropy"));
+  }
+  EXPECT_THAT(run_program("bench kernels configs/llama_tiny.yaml --tokens 8").error, HasSubstr("no kernels of its own"));
 }
 
 TEST(InspectTrace, ShowsTheTasksOfARun) {

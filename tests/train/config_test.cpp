@@ -203,11 +203,11 @@ TEST_F(ConfigTest, OtherToolsSectionNamesAreTranslated) {
 
 TEST_F(ConfigTest, WhatIsNotFinishedIsRefusedByName) {
   yaml(
-      "parallel: {tp: 2, pp: 4, fsdp_shard: -1, sequence_parallel: true}\nkernels: {indexer: fused}\n"
+      "parallel: {tp: 2, pp: 4, fsdp_shard: -1, sequence_parallel: true}\nkernels: {engram: fused}\n"
       "data: {allow_http: true}\n");
   EXPECT_THAT(errors(),
               AllOf(HasSubstr("parallel.pp: degree 4 is not finished in this version; accepted: 1"),
-                    HasSubstr("kernels.indexer: fused is not finished"), HasSubstr("data.allow_http"), StartsWith("3 errors")));
+                    HasSubstr("kernels.engram: fused is not finished"), HasSubstr("data.allow_http"), StartsWith("3 errors")));
 }
 
 TEST_F(ConfigTest, AKeyWithoutAValueATabAndAGlobWithoutQuotesAreExplained) {

@@ -60,6 +60,7 @@ struct KernelLimits {
   kernels::Implementation gate = kernels::Implementation::kMega;
   kernels::Implementation moe = kernels::Implementation::kMega;
   kernels::Implementation mhc = kernels::Implementation::kMega;
+  kernels::Implementation indexer = kernels::Implementation::kMega;
 };
 
 // The rank whose program it is, and how its segments compute (`kernels` of the configuration).
@@ -135,6 +136,14 @@ struct PlannedPictures {
   data::ImagePlan each = {};
 };
 
+// One operation of a model at its sizes, as `hyperparallel bench kernels` times it.
+struct KernelBenchmark {
+  std::string operation, shape;
+  // Forward and backward, or forward alone where nothing is derived; each may be called any number of times.
+  std::function<void()> ours, library;
+  double flops = 0, bytes = 0;  // that a call must at least compute and move
+};
+
 // What not every family can do.
 enum class Ability { kGeneration, kGoldenCases, kCrop, kReleasedNames };
 
@@ -169,6 +178,9 @@ class Architecture {
   virtual std::map<std::string, int64_t> symbol_sizes(const ProgramOptions& options, int64_t tokens,
                                                       const PlannedPictures& pictures, Routing routing) const = 0;
   virtual std::vector<engine::ParameterSpec> parameters_without_forward() const { return {}; }
+
+  // The operations that have kernels of our own, on random numbers of one row of so many tokens.
+  virtual std::vector<KernelBenchmark> kernel_benchmarks(int64_t /*tokens*/, at::ScalarType /*compute*/) const { return {}; }
 
   virtual bool can(Ability) const { return false; }
 };

@@ -10,6 +10,7 @@
 #include "models/deepseek_v41/draft_batch.h"
 #include "models/deepseek_v41/engram_metrics.h"
 #include "models/deepseek_v41/flops.h"
+#include "models/deepseek_v41/kernel_benchmarks.h"
 
 namespace hyperparallel::models::deepseek_v41 {
 namespace {
@@ -83,6 +84,9 @@ class V41Architecture : public Architecture {
     return deepseek_v41::symbol_sizes(config, ProgramOptions{options}, tokens, pictures, routing);
   }
   std::vector<engine::ParameterSpec> parameters_without_forward() const override { return draft_parameters(config); }
+  std::vector<KernelBenchmark> kernel_benchmarks(int64_t tokens, at::ScalarType compute) const override {
+    return deepseek_v41::kernel_benchmarks(config.text, tokens, compute);
+  }
   bool can(Ability) const override { return true; }
 
   const ModelConfig config;
