@@ -86,12 +86,14 @@ Pending Group::launch(Call call) {
   const uint32_t version = has_version ? input._version() : 0;
   const std::string label = call.label;
   at::NoGradGuard no_grad;
-  return Pending([=, pending = start(std::move(call))]() mutable {
+  const auto pending = std::make_shared<Pending>(start(std::move(call)));
+  const auto finish = [=] {
     at::NoGradGuard no_grad;
     HP_CHECK(!has_version || input._version() == version, "{}: the tensor was changed in place while it was being exchanged",
              label);
-    return pending.wait();
-  });
+    return pending->wait();
+  };
+  return Pending(finish, [pending] { return pending->is_ready(); });
 }
 
 Pending Group::all_gather(const at::Tensor& local, const std::vector<int64_t>& rows, const std::string& label) {

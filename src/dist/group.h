@@ -5,9 +5,9 @@
 //   at::Tensor all = kv.wait();                             // [sum of rows, ...], the same bits on every rank
 //
 // Calls are collective: every rank of the group makes the same calls on it in the same order with the same label, from one
-// thread. Results may be awaited in any order. An input must not change before `wait` has returned. Tensors are on the CPU, of
-// any type and any strides; sizes may be zero; results carry no autograd graph. In a group of one, which is a group like any
-// other, a result may share memory with its input.
+// thread at a time. Results may be awaited in any order. An input must not change before `wait` has returned. Tensors are on the
+// CPU, of any type and any strides; sizes may be zero; results carry no autograd graph. In a group of one, which is a group like
+// any other, a result may share memory with its input.
 //
 // Sums are added in rank order, in FP32 for BF16 and FP16 (rounded once at the end) and otherwise in the tensor's own type: the
 // same bits on every rank, in every run and with every communicator.
@@ -23,6 +23,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,21 +31,43 @@
 
 namespace hyperparallel::dist {
 
+using Seconds = std::chrono::duration<double>;
+
+// Until when a call is waited for: set when somebody first does.
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit Deadline(Seconds timeout) : timeout_(timeout) {}
+  Clock::time_point get() {
+    if (!time_) time_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout_);
+    return *time_;
+  }
+  bool has_passed() { return Clock::now() >= get(); }
+
+ private:
+  Seconds timeout_;
+  std::optional<Clock::time_point> time_;
+};
+
 // A started exchange. Its group must live until the end of `wait`.
 class Pending {
  public:
-  explicit Pending(std::function<at::Tensor()> finish) : finish_(std::move(finish)) {}
-  // Blocks until the result is there and returns it. Call it once, from the thread that started the exchange.
+  // `finish` waits, `is_ready` does not; without it, `finish` does not either.
+  explicit Pending(std::function<at::Tensor()> finish, std::function<bool()> is_ready = {})
+      : finish_(std::move(finish)), is_ready_(std::move(is_ready)) {}
+
+  // Blocks until the result is there and returns it. Call it once, from one thread at a time with all calls of the group.
   at::Tensor wait();
+  // Whether `wait` would return, or throw, at once. The timeout counts from the first call of it.
+  bool is_ready() const { return !is_ready_ || is_ready_(); }
 
  private:
   std::function<at::Tensor()> finish_;
+  std::function<bool()> is_ready_;
 };
 
 // Which traffic a group carries. Bulk transfers (weights, gradients) give way to critical ones (activations, counts, losses).
 enum class Lane { kCritical, kBulk };
-
-using Seconds = std::chrono::duration<double>;
 
 struct GroupOptions {
   std::string name;          // the mesh axis, as in messages: "tp"

@@ -26,7 +26,11 @@ class MpiGroup final : public Group {
     const CallHeader header = header_for(call, rank());
     progress_.board().post(name(), header);
     if (windows_ && !call.point_to_point()) {
-      return Pending([windows = windows_, exchange = windows_->start(std::move(call))] { return windows->wait(*exchange); });
+      const auto deadline = std::make_shared<Deadline>(options().timeout);
+      const auto exchange = windows_->start(std::move(call));
+      return Pending(
+          [windows = windows_, exchange, deadline] { return windows->wait(*exchange, deadline->get()); },
+          [windows = windows_, exchange, deadline] { return windows->has_ended(*exchange) || deadline->has_passed(); });
     }
     auto ticket = std::make_shared<MpiTicket>();
     ticket->description = describe_here(header);
@@ -35,7 +39,9 @@ class MpiGroup final : public Group {
     ticket->exchange =
         std::make_unique<MpiExchange>(std::move(call), members(), rank(), options().lane, index_, ticket->description);
     progress_.submit(ticket);
-    return Pending([this, ticket] { return progress_.wait(*ticket, options().timeout); });
+    const auto deadline = std::make_shared<Deadline>(options().timeout);
+    return Pending([this, ticket, deadline] { return progress_.wait(*ticket, deadline->get()); },
+                   [this, ticket, deadline] { return progress_.has_ended(*ticket) || deadline->has_passed(); });
   }
 
  private:

@@ -69,17 +69,22 @@ void MpiProgress::submit(const std::shared_ptr<MpiTicket>& ticket) {
   bell_->ring();
 }
 
-at::Tensor MpiProgress::wait(MpiTicket& ticket, Seconds timeout) {
+bool MpiProgress::has_ended(const MpiTicket& ticket) const {
+  std::lock_guard lock(mutex_);
+  return ticket.is_done || !ticket.error.empty();
+}
+
+at::Tensor MpiProgress::wait(MpiTicket& ticket, Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
   const auto has_ended = [&] { return ticket.is_done || !ticket.error.empty(); };
-  if (!changed_.wait_for(lock, timeout, has_ended)) {
+  if (!changed_.wait_until(lock, deadline, has_ended)) {
     ticket.has_expired = true;
     bell_->ring();
     changed_.wait_for(lock, kAnswerGrace, has_ended);
   }
   if (ticket.is_done) return std::move(ticket.result);
   if (!ticket.error.empty()) throw PeerError("{}", ticket.error);
-  throw PeerError("{}: nothing within {} s, and MPI itself does not answer", ticket.description, timeout.count());
+  throw PeerError("{}: nothing within {} s, and MPI itself does not answer", ticket.description, ticket.timeout);
 }
 
 void MpiProgress::fail(const Failure& failure) {

@@ -38,6 +38,8 @@ struct MpiTicket {
 
 class MpiProgress {
  public:
+  using Clock = std::chrono::steady_clock;
+
   // Starts the thread and MPI. Throws ConfigError when MPI's ranks are not the launcher's. Ends the process, with a message,
   // when MPI has not started within the timeout.
   MpiProgress(const Launch& launch, Seconds start_timeout);
@@ -51,7 +53,8 @@ class MpiProgress {
 
   void submit(const std::shared_ptr<MpiTicket>& ticket);
   // Waits for the end of a call. Throws PeerError.
-  at::Tensor wait(MpiTicket& ticket, Seconds timeout);
+  at::Tensor wait(MpiTicket& ticket, Clock::time_point deadline);
+  bool has_ended(const MpiTicket& ticket) const;
   // The first failure of the world counts.
   void fail(const Failure& failure);
   bool has_failed() const { return failed_rank_ >= 0; }
@@ -76,7 +79,6 @@ class MpiProgress {
   Failure leave(Seconds limit);
 
  private:
-  using Clock = std::chrono::steady_clock;
   enum class Notice : int32_t { kFailed, kLeaving };
   struct Control {
     Notice notice;

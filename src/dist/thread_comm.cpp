@@ -88,7 +88,9 @@ class ThreadGroup final : public Group {
       meeting->is_done = true;
       state_->changed.notify_all();
     }
-    return Pending([this, key, meeting, header] { return wait(key, *meeting, header); });
+    const auto deadline = std::make_shared<Deadline>(options().timeout);
+    return Pending([this, key, meeting, header, deadline] { return wait(key, *meeting, header, deadline->get()); },
+                   [this, meeting, deadline] { return has_ended(*meeting, *deadline); });
   }
 
  private:
@@ -145,9 +147,15 @@ class ThreadGroup final : public Group {
     return results;
   }
 
-  at::Tensor wait(const MeetingKey& key, Meeting& meeting, const CallHeader& header) {
-    const auto deadline =
-        std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(options().timeout);
+  // Whether `wait` returns or throws at once.
+  bool has_ended(const Meeting& meeting, Deadline& deadline) const {
+    std::lock_guard lock(shared_->mutex);
+    if (meeting.is_done || meeting.is_refused || shared_->failed_rank >= 0) return true;
+    if (meeting.arrived == static_cast<int>(meeting.participants.size())) return false;  // it is carried out
+    return first_gone(meeting) >= 0 || deadline.has_passed();
+  }
+
+  at::Tensor wait(const MeetingKey& key, Meeting& meeting, const CallHeader& header, Deadline::Clock::time_point deadline) {
     std::unique_lock lock(shared_->mutex);
     while (!meeting.is_done) {
       if (meeting.is_refused) throw PeerError("{}", refusal_text(meeting, header));

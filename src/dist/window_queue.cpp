@@ -51,7 +51,17 @@ std::shared_ptr<WindowExchange> WindowQueue::start(Call call) {
   return exchange;
 }
 
-at::Tensor WindowQueue::wait(WindowExchange& exchange) {
+bool WindowQueue::has_ended(WindowExchange& exchange) {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return false;
+  advance(kNoLimit);
+  if (exchange.is_complete() || !exchange.error.empty() || progress_.has_failed()) return true;
+  if (Clock::now() < next_look_) return false;
+  next_look_ = Clock::now() + kLook;
+  return !trouble(exchange, /*has_expired=*/false).empty();
+}
+
+at::Tensor WindowQueue::wait(WindowExchange& exchange, Deadline::Clock::time_point deadline) {
   is_awaited_ = true;
   {
     std::lock_guard lock(mutex_);
@@ -59,7 +69,7 @@ at::Tensor WindowQueue::wait(WindowExchange& exchange) {
     const auto has_ended = [&] { return exchange.is_complete() || !exchange.error.empty(); };
     while (!has_ended() && spin(exchange)) {
     }
-    if (!has_ended()) sleep(exchange);
+    if (!has_ended()) sleep(exchange, deadline);
   }
   is_awaited_ = false;
   if (has_background_) progress_.bell().ring();
@@ -108,9 +118,8 @@ bool WindowQueue::spin(const WindowExchange& exchange) {
 }
 
 // Until the call has ended; leaves its error where it failed.
-void WindowQueue::sleep(WindowExchange& exchange) {
+void WindowQueue::sleep(WindowExchange& exchange, Deadline::Clock::time_point deadline) {
   Bell& bell = progress_.bell();
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(options_.timeout);
   auto next_look = Clock::now() + kLook;
   bell.listen();
   while (true) {

@@ -26,7 +26,9 @@ class WindowQueue {
 
   std::shared_ptr<WindowExchange> start(Call call);
   // Throws PeerError.
-  at::Tensor wait(WindowExchange& exchange);
+  at::Tensor wait(WindowExchange& exchange, Deadline::Clock::time_point deadline);
+  // Moves it where it can; whether it is complete or will never be.
+  bool has_ended(WindowExchange& exchange);
 
   // For the progress thread: whether there is something that nobody else moves; moves it by a round. True when anything moved.
   bool needs_background() const { return has_background_ && !is_awaited_; }
@@ -38,7 +40,7 @@ class WindowQueue {
 
   bool advance(int64_t most_rounds);
   bool spin(const WindowExchange& exchange);
-  void sleep(WindowExchange& exchange);
+  void sleep(WindowExchange& exchange, Deadline::Clock::time_point deadline);
   std::string message(const WindowExchange& exchange, const std::string& reason) const;
   std::string failure_of(const WindowExchange& exchange) const;
   std::string trouble(const WindowExchange& exchange, bool has_expired) const;
@@ -48,6 +50,7 @@ class WindowQueue {
   std::atomic<bool> has_background_{false}, is_awaited_{false};
   std::mutex mutex_;  // guards all below
   WindowSet set_;
+  Clock::time_point next_look_;                        // of has_ended, for ranks that are gone
   std::deque<std::shared_ptr<WindowExchange>> calls_;  // not complete
 };
 

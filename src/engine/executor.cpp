@@ -99,6 +99,10 @@ dist::Group& SegmentRun::group(const std::string& axis) {
   return executor_.group(axis);
 }
 
+WaitClock& SegmentRun::wait_clock() {
+  return executor_.wait_clock_;
+}
+
 Executor::Executor(const Program& program, ParameterStore& parameters, dist::Groups groups)
     : program_(program), parameters_(parameters), groups_(std::move(groups)), units_(program, parameters, groups_, wait_clock_) {}
 

@@ -46,6 +46,7 @@ class SegmentRun {
 
   // The ranks of a mesh axis, for the few segments that communicate inside by declaration: every rank runs them alike.
   dist::Group& group(const std::string& axis);
+  WaitClock& wait_clock();
 
   // Adds to the step's counter of that name, on the first forward only.
   void count(const std::string& name, const at::Tensor& counts);

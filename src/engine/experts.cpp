@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "engine/layout.h"
 #include "engine/weight_holder.h"
 #include "kernels/moe/mega.h"
 
@@ -15,7 +16,16 @@ using torch::autograd::variable_list;
 
 struct ExpertsHolder : torch::CustomClassHolder {
   std::optional<ExpertWeights> routed, shared;
+  std::optional<ExpertRanks> ranks;
 };
+
+moe::Peers peers_of(const ExpertsHolder& experts, const at::Tensor& offsets) {
+  if (!experts.ranks) return {};
+  const ExpertRanks& ranks = *experts.ranks;
+  std::vector<int64_t> firsts{0};
+  for (int64_t part : even_parts(offsets.size(0) - 1, ranks.group->size())) firsts.push_back(firsts.back() + part);
+  return {ranks.group, firsts, ranks.counts, ranks.label, ranks.waited};
+}
 
 at::Tensor three_dimensional(const at::Tensor& w) {
   return w.dim() == 2 ? w.unsqueeze(0) : w;
@@ -51,9 +61,11 @@ struct ExpertLayer : torch::autograd::Function<ExpertLayer> {
     moe::Kept kept;
     const at::Tensor out =
         moe::forward({x, some(order), some(offsets), some(row_weights), k, values(weights->routed, x.scalar_type()),
-                      values(weights->shared, x.scalar_type()), limit},
+                      values(weights->shared, x.scalar_type()), limit, peers_of(*weights, some(offsets))},
                      kept);
-    context->save_for_backward({x, some(order), some(offsets), some(row_weights), kept.routed, kept.shared});
+    variable_list saved{x, some(order), some(offsets), some(row_weights), kept.routed, kept.shared};
+    saved.insert(saved.end(), kept.received.begin(), kept.received.end());
+    context->save_for_backward(saved);
     context->saved_data["k"] = k;
     context->saved_data["limit"] = limit;
     context->saved_data["weights"] = c10::IValue::make_capsule(weights);
@@ -64,10 +76,10 @@ struct ExpertLayer : torch::autograd::Function<ExpertLayer> {
     const variable_list saved = context->get_saved_variables();
     const auto& weights = static_cast<ExpertsHolder&>(*context->saved_data["weights"].toCapsule());
     const at::ScalarType type = saved[0].scalar_type();
-    const moe::Gradients found =
-        moe::backward({saved[0], saved[1], saved[2], saved[3], context->saved_data["k"].toInt(), values(weights.routed, type),
-                       values(weights.shared, type), context->saved_data["limit"].toDouble()},
-                      {saved[4], saved[5]}, gradients[0], slots(weights.routed), slots(weights.shared));
+    const moe::Gradients found = moe::backward(
+        {saved[0], saved[1], saved[2], saved[3], context->saved_data["k"].toInt(), values(weights.routed, type),
+         values(weights.shared, type), context->saved_data["limit"].toDouble(), peers_of(weights, saved[2])},
+        {saved[4], saved[5], {saved.begin() + 6, saved.end()}}, gradients[0], slots(weights.routed), slots(weights.shared));
     variable_list all(8);
     all[0] = found.x, all[4] = found.weights;
     return all;
@@ -88,6 +100,7 @@ at::Tensor expert_layer(const at::Tensor& x, const std::optional<RoutedExperts>&
   };
   if (routed) {
     weights->routed = routed->experts;
+    weights->ranks = routed->ranks;
     rows = {routed->order, routed->offsets, routed->weights};
     take(routed->experts);
   }

@@ -1,5 +1,6 @@
-// The step as a program: a list of segments (code without communication) and exchanges (communication without code), with typed
-// values between them. What is gathered, sent, kept, recomputed and released is decided from this list before the first step.
+// The step as a program: a list of segments (code) and exchanges (communication without code), with typed values between them.
+// Few segments communicate themselves, and say so. What is gathered, sent, kept, recomputed and released is decided from this
+// list before the first step.
 //
 // NOTE [Program order]: the list is in forward order. A segment reads values that were made, or whose exchange was awaited,
 // before it. Backward runs the list in reverse: the transpose of an exchange starts where the forward waited and ends where it
@@ -32,6 +33,12 @@ struct Footprint {
   std::vector<Buffer> backward;  // likewise while it is derived: beside `saved` and the outputs' gradients, with the inputs' ones
 };
 
+// What a segment's code exchanges by itself (SegmentRun::group), forward and backward alike: for plans.
+struct InnerExchange {
+  std::string name, axis;
+  Buffer rows;  // at its larger end
+};
+
 struct Segment {
   std::string name;
   std::vector<ValueId> reads;
@@ -40,6 +47,7 @@ struct Segment {
   SegmentCode code;
   int region = -1;           // the layer it belongs to; -1: none, never recomputed
   Footprint footprint = {};  // empty where the family does not tell
+  std::vector<InnerExchange> inner = {};
 };
 
 // The communication patterns of the program, each with its transpose for gradients. "Rows" is dimension 0.

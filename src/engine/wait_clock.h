@@ -23,8 +23,13 @@ class WaitClock {
     return result;
   }
 
+  // The counter of an axis, for what waits by itself.
+  double& of(const std::string& axis) { return seconds_[axis]; }
+
   const std::map<std::string, double>& seconds() const { return seconds_; }  // by axis
-  void clear() { seconds_.clear(); }
+  void clear() {
+    for (auto& [axis, seconds] : seconds_) seconds = 0;
+  }
 
  private:
   std::map<std::string, double> seconds_;

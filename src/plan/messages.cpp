@@ -108,6 +108,11 @@ std::optional<Message> Messages::backward(const Exchange& exchange) const {
   HP_CHECK(false, "exchange {}", exchange.name);
 }
 
+std::optional<Message> Messages::inside(const engine::InnerExchange& exchange) const {
+  if (!is_sent(exchange.axis)) return {};
+  return Message{"all-to-all", exchange.axis, bytes_of(std::vector{exchange.rows})};
+}
+
 std::vector<Message> Messages::by_axis(const char* kind, const std::map<std::string, int64_t>& bytes) const {
   std::vector<Message> messages;
   for (const auto& [axis, count] : bytes) {

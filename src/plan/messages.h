@@ -26,6 +26,8 @@ class Messages {
   // Nothing where no other rank takes part.
   std::optional<Message> forward(const engine::Exchange& exchange) const;
   std::optional<Message> backward(const engine::Exchange& exchange) const;
+  // Of what a segment exchanges itself, in one direction.
+  std::optional<Message> inside(const engine::InnerExchange& exchange) const;
   // One for each axis of more than one rank. Sums are done once a step.
   std::vector<Message> gather(const engine::Unit& unit) const;
   std::vector<Message> reduce(const engine::Unit& unit) const;

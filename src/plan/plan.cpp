@@ -80,6 +80,26 @@ class Planner {
       if (const auto message = messages_.forward(exchange)) add(exchange.name, "forward", r_.schedule.micro_batches, *message);
       if (const auto message = messages_.backward(exchange)) add(exchange.name, "backward", r_.schedule.micro_batches, *message);
     }
+    add_inner_exchanges();
+  }
+
+  // Segments that are computed again exchange again.
+  void add_inner_exchanges() {
+    std::map<int, int64_t> forwards, backwards;
+    for (const engine::Action& action : engine::build_schedule(program_, r_.schedule)) {
+      using Kind = engine::ActionKind;
+      if (action.kind == Kind::kForward || action.kind == Kind::kRecompute) ++forwards[action.index];
+      if (action.kind == Kind::kBackward) ++backwards[action.index];
+    }
+    for (size_t s = 0; s < program_.segments.size(); ++s) {
+      for (const engine::InnerExchange& exchange : program_.segments[s].inner) {
+        const auto message = messages_.inside(exchange);
+        if (!message) continue;
+        const int index = static_cast<int>(s);
+        if (forwards[index] > 0) add(exchange.name, "forward", forwards[index], *message);
+        if (backwards[index] > 0) add(exchange.name, "backward", backwards[index], *message);
+      }
+    }
   }
 
   void add_units() {

@@ -30,6 +30,10 @@ class Timeline {
       case Kind::kBackward: {
         const engine::Segment& segment = program_.segments[action.index];
         events_.push_back({segment.name, to_string(action.kind), "", "compute", segment.region, now_, now_ + 1, 0});
+        for (const engine::InnerExchange& exchange : segment.inner)
+          if (const auto message = messages_.inside(exchange))
+            events_.push_back(
+                {exchange.name, message->kind, message->axis, "critical", segment.region, now_, now_ + 1, message->bytes});
         ++now_;
         break;
       }

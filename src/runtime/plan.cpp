@@ -29,7 +29,7 @@ int Plan::add_counter(std::string name) {
   return static_cast<int>(counters_.size()) - 1;
 }
 
-void Plan::add_task(int stage, int tile, Wait wait, std::initializer_list<int> bumps) {
+void Plan::add_task(int stage, int tile, Wait wait, std::span<const int> bumps) {
   HP_CHECK(!closed_, "a task is added to a closed plan");
   HP_CHECK(stage >= 0 && stage < static_cast<int>(stages_.size()), "stage {} of {}", stage, stages_.size());
   for (int counter : bumps)

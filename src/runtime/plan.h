@@ -13,10 +13,15 @@
 // NOTE [Order]: of the tasks that are ready the one that was added first is taken first. So tasks are added in the order in which
 // one worker would do them best: a tile from end to end rather than a stage from end to end. Which worker does a task, and when,
 // must not matter to its result: sums that several tasks share are given an order by counters, or places of their own.
+//
+// NOTE [Communication]: a task of kind kCommunication takes no worker's time. Once it is ready it is under way: workers ask
+// between other tasks, and when there is none, whether it is done, and only then its counters are bumped. What must be started in
+// the same order on every rank is started by communication tasks that wait for each other and are done at once.
 #pragma once
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,7 +49,10 @@ class Plan {
  public:
   int add_stage(std::string name, TaskKind kind);
   int add_counter(std::string name);
-  void add_task(int stage, int tile, Wait wait, std::initializer_list<int> bumps);
+  void add_task(int stage, int tile, Wait wait, std::span<const int> bumps);
+  void add_task(int stage, int tile, Wait wait, std::initializer_list<int> bumps) {
+    add_task(stage, tile, wait, std::span(bumps.begin(), bumps.size()));
+  }
   // Ends the building. Throws InternalError when tasks would wait for ever, and says which and for what.
   void close();
 

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <sched.h>
+#include <time.h>
 
 #include <atomic>
 #include <bit>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/trace.h"
 #include "runtime/plan_cache.h"
@@ -60,39 +62,118 @@ bool traces() {
 
 class Run {
  public:
-  Run(const Plan& plan, const Body& body)
-      : plan_(plan), body_(body), counters_(plan.counters().size()), ready_(plan.tasks().size()), left_(plan.tasks().size()) {
+  Run(const Plan& plan, const Body& body, const Poll& poll)
+      : plan_(plan),
+        body_(body),
+        poll_(poll),
+        counters_(plan.counters().size()),
+        ready_(plan.tasks().size()),
+        left_(plan.tasks().size()) {
     for (size_t task = 0; task < plan.tasks().size(); ++task) {
       if (plan.tasks()[task].wait.counter < 0) ready_.add(static_cast<int32_t>(task));
     }
   }
 
   void work(int worker) {
-    int idle = 0;
-    while (left_.load(std::memory_order_acquire) > 0 && !failed_.load(std::memory_order_relaxed)) {
-      const int32_t task = ready_.take();
-      if (task < 0) {
-        wait(idle++);
-        continue;
+    Idleness idle(*this, worker);
+    try {
+      while (left_.load(std::memory_order_acquire) > 0 && !failed_.load(std::memory_order_relaxed)) {
+        if (under_way_.load(std::memory_order_relaxed) > 0) ask();
+        const int32_t task = ready_.take();
+        if (task < 0) {
+          idle.wait();
+          continue;
+        }
+        idle.end();
+        if (is_communication(task)) {
+          begin(task);
+        } else {
+          carry_out(plan_.tasks()[task], worker);
+          finish(task);
+        }
       }
-      idle = 0;
-      try {
-        carry_out(plan_.tasks()[task], worker);
-      } catch (...) {
-        std::lock_guard lock(mutex_);
-        if (!failure_) failure_ = std::current_exception();
-        failed_ = true;
-        return;
-      }
-      finish(task);
+    } catch (...) {
+      std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
+      failed_ = true;
     }
   }
+
+  double waited() const { return waited_; }  // by worker 0
 
   void rethrow() const {
     if (failure_) std::rethrow_exception(failure_);
   }
 
  private:
+  // The time between two tasks of a worker.
+  class Idleness {
+   public:
+    Idleness(Run& run, int worker) : run_(run), worker_(worker) {}
+    ~Idleness() { end(); }
+
+    // Cores may be fewer than threads, so nobody spins for long.
+    void wait() {
+      constexpr int kSpins = 256, kYields = 4096;
+      constexpr timespec kNap{.tv_sec = 0, .tv_nsec = 50'000};
+      const bool communicates = run_.under_way_.load(std::memory_order_relaxed) > 0;
+      if (communicates && since_ < 0) begin();
+      if (rounds_ < kSpins) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+      } else if (communicates && rounds_ > kYields) {
+        nanosleep(&kNap, nullptr);
+      } else {
+        sched_yield();
+      }
+      ++rounds_;
+    }
+    void end() {
+      rounds_ = 0;
+      span_.reset();
+      if (since_ >= 0 && worker_ == 0) run_.waited_ += monotonic_seconds() - since_;
+      since_ = -1;
+    }
+
+   private:
+    void begin() {
+      since_ = monotonic_seconds();
+      if (traces()) span_.emplace(run_.first_under_way(), to_string(TaskKind::kCommunication));
+    }
+    Run& run_;
+    int worker_, rounds_ = 0;
+    double since_ = -1;  // seconds; -1: no communication is under way
+    std::optional<trace::Scope> span_;
+  };
+
+  bool is_communication(int32_t task) const { return plan_.stages()[plan_.tasks()[task].stage].kind == TaskKind::kCommunication; }
+
+  void begin(int32_t task) {
+    std::lock_guard lock(polling_);
+    if (is_done(task)) return finish(task);
+    travelling_.push_back(task);
+    ++under_way_;
+  }
+  // Asks for all that is under way, unless somebody else does.
+  void ask() {
+    std::unique_lock lock(polling_, std::try_to_lock);
+    if (!lock) return;
+    std::erase_if(travelling_, [&](int32_t task) {
+      if (!is_done(task)) return false;
+      finish(task);
+      --under_way_;
+      return true;
+    });
+  }
+  bool is_done(int32_t task) const { return poll_(plan_.tasks()[task].stage, plan_.tasks()[task].tile); }
+  std::string first_under_way() {
+    std::lock_guard lock(polling_);
+    if (travelling_.empty()) return "";
+    const Task& task = plan_.tasks()[travelling_.front()];
+    return "wait for " + plan_.stages()[task.stage].name + " " + std::to_string(task.tile);
+  }
+
   void carry_out(const Task& task, int worker) const {
     if (!traces()) return body_(task.stage, task.tile, worker);
     const Stage& stage = plan_.stages()[task.stage];
@@ -108,26 +189,19 @@ class Run {
     left_.fetch_sub(1, std::memory_order_acq_rel);
   }
 
-  // Cores may be fewer than threads, so nobody spins for long.
-  static void wait(int round) {
-    constexpr int kSpins = 256;
-    if (round >= kSpins) {
-      sched_yield();
-      return;
-    }
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-  }
-
   const Plan& plan_;
   const Body& body_;
+  const Poll& poll_;
   std::vector<std::atomic<int32_t>> counters_;
   ReadySet ready_;
   std::atomic<int64_t> left_;
   std::atomic<bool> failed_{false};
   std::mutex mutex_;
   std::exception_ptr failure_;
+  std::mutex polling_;
+  std::vector<int32_t> travelling_;  // communication tasks that are under way
+  std::atomic<int> under_way_{0};    // how many
+  double waited_ = 0;
 };
 
 }  // namespace
@@ -140,12 +214,14 @@ void trace_tasks(bool shown) {
   tasks_are_shown = shown;
 }
 
-void run(const Plan& plan, const Body& body) {
+double run(const Plan& plan, const Body& body, const Poll& poll) {
   HP_CHECK(plan.closed(), "a plan that is not closed is run");
-  if (plan.tasks().empty()) return;
+  for (const Stage& stage : plan.stages())
+    HP_CHECK(stage.kind != TaskKind::kCommunication || poll, "stage {} communicates, and nobody polls it", stage.name);
+  if (plan.tasks().empty()) return 0;
   std::optional<trace::Scope> scope;
   if (traces()) scope.emplace(plan.stages().front().name, "plan");
-  Run run(plan, body);
+  Run run(plan, body, poll);
 #if defined(__SANITIZE_THREAD__)  // which does not see how libgomp's threads begin and end a region
   std::vector<std::thread> threads;
   for (int worker = 0; worker < workers(); ++worker) threads.emplace_back([&run, worker] { run.work(worker); });
@@ -154,6 +230,7 @@ void run(const Plan& plan, const Body& body) {
   at::parallel_for(0, workers(), 1, [&](int64_t worker, int64_t) { run.work(static_cast<int>(worker)); });
 #endif
   run.rethrow();
+  return run.waited();
 }
 
 void run_independent(const char* name, int64_t tasks, const std::function<void(int64_t task)>& body) {

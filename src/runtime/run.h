@@ -2,7 +2,8 @@
 //
 // The workers are the threads of at::parallel_for: as many as at::get_num_threads() says, one inside another parallel region. A
 // worker takes the first ready task, does it, and wakes those that waited for it; there is no other order between tasks.
-// While a trace is recorded (base/trace.h), every task can be a span of its kind, and every run one of the category `plan`.
+// While a trace is recorded (base/trace.h), every task can be a span of its kind, and every run one of the category `plan`. Spans
+// of kind communication are the times in which a worker has nothing to do but wait for it.
 #pragma once
 
 #include <functional>
@@ -14,12 +15,17 @@ namespace hyperparallel::runtime {
 // Does the tile `tile` of stage `stage`; `worker` counts from 0 to below workers(), for scratch memory. Called from many threads.
 using Body = std::function<void(int stage, int tile, int worker)>;
 
+// Whether the communication task `tile` of stage `stage` is done; it may start it, and must not wait. One thread at a time calls
+// it.
+using Poll = std::function<bool(int stage, int tile)>;
+
 // How many workers a run that the calling thread starts can have.
 int workers();
 
 // Returns when all tasks are done; the first exception that a task throws ends the run and comes out here. The same plan may run
-// on several threads at once.
-void run(const Plan& plan, const Body& body);
+// on several threads at once. `body` does the tasks that take a worker, `poll` those of kind kCommunication. Returns for how many
+// seconds the calling thread had nothing to do while communication was under way.
+double run(const Plan& plan, const Body& body, const Poll& poll = {});
 
 // The same of so many tasks of one vector stage that wait for nothing; body(task). `name` is a literal.
 void run_independent(const char* name, int64_t tasks, const std::function<void(int64_t task)>& body);

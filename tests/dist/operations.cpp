@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
+#include <thread>
 
 namespace hyperparallel::dist {
 namespace {
@@ -118,6 +119,20 @@ class Checker {
     expect_same(sum.wait(), plain_sum(big), "the first of two at once");
   }
 
+  // Never waits before it is there.
+  void polled() {
+    std::vector<at::Tensor> big, small;
+    for (int r = 0; r < size_; ++r) {
+      big.push_back(values_of(r, {120'011}, at::kFloat, 7));
+      small.push_back(values_of(r, {5}, at::kFloat, 8));
+    }
+    Pending gather = group_.all_gather(big[rank_], Rows(size_, 120'011), "polled");
+    Pending sum = group_.all_reduce(small[rank_], "polled too");
+    while (!gather.is_ready() || !sum.is_ready()) std::this_thread::yield();
+    expect_same(sum.wait(), plain_sum(small), "a sum that was polled");
+    expect_same(gather.wait(), at::cat(big), "rows that were polled");
+  }
+
  private:
   // Rank s sends to rank r as many rows as the list says for (s + 2 r) mod size.
   void all_to_all(const Rows& rows, at::ScalarType type, bool strided, const std::string& what) {
@@ -192,6 +207,7 @@ void check_operations(Group& group) {
   check.scalars();
   check.counts();
   check.overlap();
+  check.polled();
   group.barrier("end");
 }
 

@@ -161,15 +161,11 @@ TEST(Mismatch, OfLabelTypeShapeRowsOrRootIsNamed) {
               HasSubstr("do not fit (label)"));
   EXPECT_THAT(first([](Group& g, bool odd) { g.all_reduce(at::ones({2}, odd ? at::kDouble : at::kFloat), "a").wait(); }),
               HasSubstr("do not fit (data type)"));
-  EXPECT_THAT(first([](Group& g, bool odd) {
-                g.all_reduce(at::ones({2, odd ? 3 : 4}), "a").wait();
-              }),
+  EXPECT_THAT(first([](Group& g, bool odd) { g.all_reduce(at::ones({2, odd ? 3 : 4}), "a").wait(); }),
               HasSubstr("do not fit (size of dimension 1)"));
   EXPECT_THAT(first([](Group& g, bool odd) { g.all_reduce(at::ones({odd ? 3 : 4}), "a").wait(); }),
               HasSubstr("do not fit (rows: "));
-  EXPECT_THAT(first([](Group& g, bool odd) {
-                g.all_gather(at::ones({odd ? 3 : 4}), {4, odd ? 3 : 5}, "a").wait();
-              }),
+  EXPECT_THAT(first([](Group& g, bool odd) { g.all_gather(at::ones({odd ? 3 : 4}), {4, odd ? 3 : 5}, "a").wait(); }),
               HasSubstr("do not fit (rows: "));
   EXPECT_THAT(first([](Group& g, bool odd) {
                 const std::vector<int64_t> receive = odd ? std::vector<int64_t>{2, 1} : std::vector<int64_t>{1, 1};
@@ -220,6 +216,23 @@ TEST(LateRank, IsTimedFromTheWaitRatherThanFromTheStart) {
     if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
     EXPECT_EQ(sum.wait()[0].item<float>(), 2.0f);
   });
+}
+
+TEST(LateRank, ThatIsPolledForIsNamedLikeOneThatIsWaitedFor) {
+  const auto messages = peer_errors(2, 0.2, [](Group& group) {
+    if (group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    Pending sum = group.all_reduce(at::ones({2}), "sum");
+    while (!sum.is_ready()) std::this_thread::yield();
+    sum.wait();
+  });
+  EXPECT_THAT(messages[0], AllOf(HasSubstr("all_reduce \"sum\" #1"), HasSubstr("rank 1 has not called it within 0.2 s")));
+  const auto ended = peer_errors(2, 600, [](Group& group) {
+    if (group.rank() == 1) return;
+    Pending sum = group.all_reduce(at::ones({2}), "sum");
+    while (!sum.is_ready()) std::this_thread::yield();
+    sum.wait();
+  });
+  EXPECT_THAT(ended[0], HasSubstr("rank 1 has ended without calling it"));
 }
 
 TEST(FailingRank, IsNamedToTheOthersAndToTheCaller) {

@@ -2,7 +2,9 @@
 #include "kernels/moe/op.h"
 
 #include <cmath>
+#include <numeric>
 
+#include "dist/thread_comm.h"
 #include "support/tensors.h"
 
 namespace hyperparallel::kernels {
@@ -255,6 +257,91 @@ INSTANTIATE_TEST_SUITE_P(Sizes, ExpertsTest,
                                            ExpertCase{0, 4, 2, 32, 16, true}, ExpertCase{700, 2, 1, 64, 64, true},
                                            ExpertCase{131, 7, 3, 56, 20, true}),
                          [](const auto& info) { return "case" + std::to_string(info.index); });
+
+class TravellingExpertsTest : public ::testing::TestWithParam<std::pair<ExpertCase, int>> {};  // and ranks
+
+// Every rank has tokens of its own and a part of the experts: values, gradients of rows and, over all ranks, of weights equal
+// those of one rank with all tokens.
+TEST_P(TravellingExpertsTest, EqualOneRank) {
+  const auto& [of, ranks] = GetParam();
+  for (const auto& [type, tolerance] :
+       {std::pair{at::kDouble, 1e-12}, std::pair{at::kFloat, 1e-5}, std::pair{at::kBFloat16, 0.01}}) {
+    if (!moe::refusal(type, of.d, of.width).empty()) continue;
+    const Experts all{of, type};
+    const Tensors expected = all.mega();
+    std::vector<int64_t> first_tokens{0}, first_experts{0};
+    for (int r = 0; r < ranks; ++r) {
+      first_tokens.push_back(r + 1 == ranks ? of.tokens : of.tokens * (r + 1) / (ranks + 1));  // the last has the most
+      first_experts.push_back(of.experts * (r + 1) / ranks);
+    }
+    std::vector<RowOrder> rows;
+    at::Tensor counts = at::empty({ranks, of.experts}, at::kLong);
+    for (int r = 0; r < ranks; ++r) {
+      rows.push_back(sort_rows(all.ids.slice(0, first_tokens[r], first_tokens[r + 1]), of.experts));
+      counts[r] = rows[r].offsets.diff();
+    }
+    at::Tensor by_choice = at::empty_like(all.weights);  // the weights of one rank's rows, by choice
+    by_choice.index_copy_(0, all.rows.order, all.weights);
+    std::vector<Tensors> found[2];
+    std::vector<double> waited(ranks, 0);
+    for (const int threads : {1, 2}) {
+      std::vector<Tensors>& results = found[threads - 1];
+      results.resize(ranks);
+      dist::run_ranks(ranks, {.threads = threads}, [&](dist::World& world) {
+        std::vector<int> members(ranks);
+        std::iota(members.begin(), members.end(), 0);
+        const auto group = world.make_group({.name = "ep", .members = members});
+        const int r = world.rank();
+        const int64_t begin = first_tokens[r], end = first_tokens[r + 1], e = first_experts[r], last = first_experts[r + 1];
+        const auto part = [&](const moe::Experts& w) {
+          return moe::Experts{w.w1.slice(0, e, last), w.w3.slice(0, e, last), w.w2.slice(0, e, last)};
+        };
+        const auto zeros = [&](const moe::Experts& w) {
+          if (!w.w1.defined()) return moe::Experts{};
+          const auto zero = [&](const at::Tensor& like) { return at::zeros(like.sizes(), all.math); };
+          return moe::Experts{zero(w.w1), zero(w.w3), zero(w.w2)};
+        };
+        const moe::Call call{all.x.slice(0, begin, end),
+                             rows[r].order,
+                             rows[r].offsets,
+                             by_choice.slice(0, begin * of.k, end * of.k).index_select(0, rows[r].order),
+                             of.k,
+                             part(all.routed),
+                             all.shared,
+                             of.limit,
+                             {group.get(), first_experts, counts.slice(1, e, last), "layer", &waited[r]}};
+        moe::Kept kept;
+        const at::Tensor out = moe::forward(call, kept);
+        const moe::Experts d = zeros(call.routed), dshared = zeros(all.shared);
+        const moe::Gradients gradients = moe::backward(call, kept, all.dout.slice(0, begin, end), d, dshared);
+        at::Tensor dweights = at::empty_like(call.weights);
+        dweights.index_copy_(0, rows[r].order, gradients.weights);
+        results[r] = {out, gradients.x, dweights, d.w1, d.w3, d.w2, dshared.w1, dshared.w3, dshared.w2};
+      });
+    }
+    const auto joined = [&](size_t value) {
+      Tensors parts;
+      for (const Tensors& of_rank : found[0]) parts.push_back(of_rank[value]);
+      return value < 6 ? at::cat(parts) : at::stack(parts).sum(0);
+    };
+    at::Tensor dweights = at::empty_like(expected[2]);
+    dweights.index_copy_(0, all.rows.order, expected[2]);
+    const Tensors one{expected[0], expected[1], dweights, expected[3], expected[4], expected[5]};
+    for (size_t i = 0; i < (of.shared ? 9U : 6U); ++i) {
+      const at::Tensor a = joined(i).to(at::kDouble), b = (i < 6 ? one[i] : expected[i]).to(at::kDouble);
+      EXPECT_LE((a - b).norm().item<double>(), tolerance * (1e-3 + b.norm().item<double>())) << "value " << i << " in " << type;
+      for (int r = 0; r < ranks; ++r) EXPECT_SAME_BITS(found[0][r][i], found[1][r][i]);
+    }
+    for (double seconds : waited) EXPECT_GE(seconds, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, TravellingExpertsTest,
+    ::testing::Values(std::pair{ExpertCase{13, 4, 2, 32, 16, true}, 2}, std::pair{ExpertCase{600, 5, 3, 16, 48, false}, 2},
+                      std::pair{ExpertCase{257, 3, 1, 80, 32, true}, 3}, std::pair{ExpertCase{2, 2, 2, 16, 16, true, 0.0}, 2},
+                      std::pair{ExpertCase{0, 4, 2, 32, 16, true}, 2}, std::pair{ExpertCase{700, 4, 2, 64, 64, false}, 4}),
+    [](const auto& info) { return "case" + std::to_string(info.index); });
 
 TEST(ExpertsTest, OddWidthsAreRefused) {
   EXPECT_THAT(moe::refusal(at::kFloat, 24, 33), ::testing::HasSubstr("24 and 33 are no multiples of 4"));

@@ -101,6 +101,64 @@ TEST(RunTest, TheFirstExceptionEndsTheRun) {
   at::set_num_threads(1);
 }
 
+// Communication is asked for between other tasks; it ends when it says so, takes no worker, and wakes what waits for it.
+TEST(RunTest, CommunicationIsUnderWayWhileOtherTasksRun) {
+  for (const int threads : {1, 2}) {
+    at::set_num_threads(threads);
+    Plan plan;
+    const int send = plan.add_stage("send", TaskKind::kCommunication), rows = plan.add_stage("rows", TaskKind::kCommunication),
+              work = plan.add_stage("work", TaskKind::kVector), last = plan.add_stage("last", TaskKind::kVector);
+    const int sent = plan.add_counter("sent"), here = plan.add_counter("here"), all = plan.add_counter("all");
+    plan.add_task(send, 0, {}, {sent});
+    plan.add_task(rows, 0, {sent, 1}, {here, all});
+    plan.add_task(rows, 1, {sent, 1}, {here, all});
+    for (int tile = 0; tile < 50; ++tile) plan.add_task(work, tile, {}, {all});
+    plan.add_task(last, 0, {here, 2}, {});
+    plan.close();
+    std::atomic<int> done = 0, lasts = 0;
+    int sends = 0;
+    std::array<int, 2> asked = {};  // nobody else may ask meanwhile: plain memory
+    const double waited = run(
+        plan,
+        [&](int stage, int, int) {
+          if (stage == last) {
+            ++lasts;
+            EXPECT_GE(asked[0], 30);
+            EXPECT_GE(asked[1], 90);  // after all else is done
+          } else {
+            ++done;
+          }
+        },
+        [&](int stage, int tile) {
+          if (stage == send) return ++sends > 0;
+          return ++asked[tile] >= (tile == 0 ? 30 : 90);
+        });
+    EXPECT_EQ(sends, 1);
+    EXPECT_EQ(done, 50);
+    EXPECT_EQ(lasts, 1);
+    EXPECT_GE(waited, threads == 1 ? 1e-9 : 0.0);  // another worker may have waited alone
+  }
+  at::set_num_threads(1);
+}
+
+TEST(RunTest, CommunicationThatFailsEndsTheRun) {
+  Plan plan;
+  const int rows = plan.add_stage("rows", TaskKind::kCommunication), work = plan.add_stage("work", TaskKind::kVector);
+  const int here = plan.add_counter("here");
+  plan.add_task(rows, 0, {}, {here});
+  plan.add_task(work, 0, {here, 1}, {});
+  plan.close();
+  int asked = 0;
+  const Body body = [](int, int, int) { FAIL() << "its rows never came"; };
+  EXPECT_THROW(run(plan, body,
+                   [&](int, int) {
+                     if (++asked == 5) throw PeerError("rank 1 is dead");
+                     return false;
+                   }),
+               PeerError);
+  EXPECT_THROW(run(plan, body), InternalError);  // nobody to ask
+}
+
 TEST(RunTest, OnePlanRunsOnSeveralThreadsAtOnce) {
   const Plan plan = two_stages(200);
   std::vector<std::thread> threads;

@@ -1,357 +1,182 @@
 #include "kernels/moe/mega.h"
 
-#include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "base/error.h"
-#include "kernels/gemm/tile.h"
-#include "kernels/moe/activation.h"
-#include "kernels/storage.h"
+#include "kernels/moe/tiles.h"
 #include "kernels/types.h"
 #include "runtime/run.h"
 
 namespace hyperparallel::kernels::moe {
 namespace {
 
-using gemm::Sum;
+using runtime::Plan;
 using runtime::TaskKind;
+using runtime::Wait;
 
-constexpr int64_t kTileRows = 128, kRowUnit = 32, kTokens = 128;  // rows of a tile at most; its size's unit; of a sum task
-
+// The plan of one direction and its run.
+//
+// NOTE [Order of exchanges]: a rank starts its exchanges in one order, all dispatches before all returns, whatever becomes ready
+// first: each `start` waits for the one before.
 template <class S>
-using Stored = std::conditional_t<std::is_same_v<S, at::BFloat16>, Bfloat16Bits, S>;
-template <class S>
-Stored<S>* stored(S* x) {
-  return reinterpret_cast<Stored<S>*>(x);
-}
-template <class S>
-const Stored<S>* stored(const S* x) {
-  return reinterpret_cast<const Stored<S>*>(x);
-}
-
-// One expert with its rows, which are numbered through: routed ones, then those of the shared expert.
-template <class S>
-struct Group {
-  const S *w1, *w3, *w2;
-  Sum<S>*dw1 = nullptr, *dw3 = nullptr, *dw2 = nullptr;
-  int64_t first, rows, width;
-  S* hidden;  // [rows, 2 width], from the group's first row on, as all below
-  const Sum<S>* weights = nullptr;
-  S *packed1 = nullptr, *packed3 = nullptr, *packed2 = nullptr;
-  S *act = nullptr, *dhidden = nullptr;  // [rows, width], [rows, 2 width]
-  Sum<S>* dweights = nullptr;
-};
-
-struct Tile {
-  int64_t group, first, rows;  // `first` counts from the group's first row
-  int64_t padded() const { return (rows + kRowUnit - 1) / kRowUnit * kRowUnit; }
-};
-
-// Memory of a worker, for the largest tile.
-template <class S>
-struct Scratch {
-  std::vector<S> rows, hidden, act, columns, packed;
-  std::vector<Sum<S>> sums;
-  Scratch(int64_t d, int64_t width)
-      : rows(kTileRows * d),
-        hidden(kTileRows * 2 * width),
-        act(kTileRows * width),
-        columns(kTileRows * std::max(d, 2 * width)),
-        packed(kTileRows * std::max(d, width)),
-        sums(kTileRows * std::max(d, 2 * width)) {}
-};
-
-template <class S>
-class Layer {
-  static constexpr bool kPacks = std::is_same_v<S, at::BFloat16>;
-
+class Pass {
  public:
-  explicit Layer(const Call& call)
-      : tokens_(call.x.size(0)),
-        d_(call.x.size(1)),
-        k_(call.k),
-        routed_rows_(call.order.defined() ? call.order.size(0) : 0),
-        limit_(call.limit),
-        x_(call.x.const_data_ptr<S>()),
-        order_(call.order.defined() ? call.order.const_data_ptr<int64_t>() : nullptr) {
-    HP_CHECK(!order_ || routed_rows_ == tokens_ * k_, "{} rows of {} tokens, {} each", routed_rows_, tokens_, k_);
-    if (order_) {
-      row_of_.resize(routed_rows_);
-      for (int64_t row = 0; row < routed_rows_; ++row) row_of_[order_[row]] = row;
-    }
+  // `to`: [tokens, d]. sums_weights: in backward, whether gradients of weights are wanted.
+  Pass(Tiles<S>& tiles, bool is_backward, bool sums_weights, S* to)
+      : tiles_(tiles), is_backward_(is_backward), sums_weights_(sums_weights), packs_(!is_backward || Tiles<S>::kPacks), to_(to) {
+    all_ = plan_.add_counter("tiles of experts");
+    add_counters();
+    if (tiles_.travel()) add_dispatch(*tiles_.travel());
+    add_experts();
+    for (int64_t task = 0; task < tiles_.sum_tasks(); ++task)
+      plan_.add_task(combine_, static_cast<int>(task), {all_, static_cast<int32_t>(tiles_.tiles().size() + parts())}, {});
+    plan_.close();
   }
 
-  // `hidden`, `weights`: of these experts' first row.
-  void add_groups(const Experts& experts, const int64_t* offsets, S* hidden, const Sum<S>* weights) {
-    const int64_t width = experts.w1.size(1), matrix = width * d_;
-    has_shared_ = offsets == nullptr;
-    for (int64_t e = 0; e < experts.w1.size(0); ++e) {
-      Group<S> group{};
-      group.w1 = experts.w1.const_data_ptr<S>() + e * matrix, group.w3 = experts.w3.const_data_ptr<S>() + e * matrix;
-      group.w2 = experts.w2.const_data_ptr<S>() + e * matrix;
-      const int64_t begin = offsets ? offsets[e] : 0;
-      group.first = offsets ? begin : routed_rows_, group.rows = offsets ? offsets[e + 1] - begin : tokens_;
-      group.width = width, group.hidden = hidden + begin * 2 * width;
-      if (weights) group.weights = weights + begin;
-      add_tiles(static_cast<int64_t>(groups_.size()), group.rows);
-      groups_.push_back(group);
-    }
-    most_width_ = std::max(most_width_, width);
-  }
-  std::vector<Group<S>>& groups() { return groups_; }
-
-  void forward(S* out) {
-    const auto options = at::TensorOptions().dtype(c10::CppTypeToScalarType<S>::value);
-    const at::Tensor packed = pack_into(options);
-    at::Tensor y;
-    const bool direct = rows_are_sums();
-    if (!direct) y = at::empty({rows(), d_}, options);
-    S* y_rows = direct ? nullptr : y.template mutable_data_ptr<S>();
-    runtime::Plan plan;
-    const int pack = plan.add_stage("pack", TaskKind::kVector), expert = plan.add_stage("expert", TaskKind::kMatrix),
-              sum = plan.add_stage("combine", TaskKind::kVector);
-    const int all = plan.add_counter("tiles of experts");
-    add_packed_tiles(plan, pack, expert, all);
-    if (!direct) add_sums(plan, sum, all);
-    plan.close();
-    run(plan, [&](int stage, int task, Scratch<S>& scratch) {
-      if (stage == pack) return pack_forward(task);
-      if (stage == sum) return add_up(task, y_rows, out);
-      expert_forward(tiles_[task], scratch, direct ? out : y_rows, direct);
-    });
-  }
-
-  void backward(const S* dout, S* dx, bool wants_weights) {
-    const auto options = at::TensorOptions().dtype(c10::CppTypeToScalarType<S>::value);
-    dout_ = dout;
-    at::Tensor packed, all_act, all_dhidden;
-    if (kPacks) {
-      packed = pack_into(options);
-    } else {  // rows as they lie
-      for (Group<S>& g : groups_)
-        g.packed1 = const_cast<S*>(g.w1), g.packed3 = const_cast<S*>(g.w3), g.packed2 = const_cast<S*>(g.w2);
-    }
-    int64_t numbers = 0;
-    for (const Group<S>& g : groups_) numbers += g.rows * g.width;
-    all_act = at::empty({numbers}, options), all_dhidden = at::empty({2 * numbers}, options);
-    S *act = all_act.mutable_data_ptr<S>(), *dhidden = all_dhidden.mutable_data_ptr<S>();
-    for (Group<S>& g : groups_) {
-      g.act = act, g.dhidden = dhidden;
-      act += g.rows * g.width, dhidden += 2 * g.rows * g.width;
-    }
-    const bool direct = rows_are_sums();
-    at::Tensor rows_of_dx;
-    if (!direct) rows_of_dx = at::empty({rows(), d_}, options);
-    S* dx_rows = direct ? dx : rows_of_dx.template mutable_data_ptr<S>();
-
-    runtime::Plan plan;
-    const int pack = plan.add_stage("pack", TaskKind::kVector), derive = plan.add_stage("expert backward", TaskKind::kMatrix),
-              weights = plan.add_stage("expert weights", TaskKind::kMatrix),
-              sum = plan.add_stage("dispatch backward", TaskKind::kVector);
-    const int all = plan.add_counter("tiles of experts");
-    add_backward_tiles(plan, kPacks ? pack : -1, derive, wants_weights ? weights : -1, all);
-    if (!direct) add_sums(plan, sum, all);
-    plan.close();
-    run(plan, [&](int stage, int task, Scratch<S>& scratch) {
-      if (stage == pack) return pack_backward(task);
-      if (stage == sum) return add_up(task, dx_rows, dx);
-      if (stage == derive) return expert_backward(tiles_[task], scratch, dx_rows, direct);
-      weights_backward(tiles_[task], scratch);
-    });
+  // Seconds without anything to do but wait for other ranks.
+  double run() {
+    std::vector<std::unique_ptr<Scratch<S>>> scratch(runtime::workers());
+    const auto body = [&](int stage, int task, int worker) {
+      if (!scratch[worker]) scratch[worker] = std::make_unique<Scratch<S>>(tiles_.scratch());
+      carry_out(stage, task, *scratch[worker]);
+      if (Tiles<S>::kPacks) gemm::release();
+    };
+    return runtime::run(plan_, body, [&](int stage, int task) { return is_done(stage, task); });
   }
 
  private:
-  bool rows_are_sums() const { return k_ == 1 && order_ && !has_shared_; }  // a row each: nothing to add up
-  int64_t rows() const { return routed_rows_ + (has_shared_ ? tokens_ : 0); }
-  int64_t token_of(int64_t row) const { return row < routed_rows_ ? order_[row] / k_ : row - routed_rows_; }
+  struct Block {
+    int part;
+    int64_t first, last;
+  };
 
-  void add_tiles(int64_t group, int64_t count) {
-    const int64_t tiles = (count + kTileRows - 1) / kTileRows;
-    for (int64_t i = 0; i < tiles; ++i) {
-      const int64_t begin = count * i / tiles, end = count * (i + 1) / tiles;
-      tiles_.push_back({group, begin, end - begin});
+  int64_t parts() { return tiles_.travel() ? static_cast<int64_t>(tiles_.travel()->parts().size()) : 0; }
+
+  // NOTE [One counter]: a task waits for one counter, so what tiles of other ranks' rows wait for is bumped by the exchange that
+  // brings them and by their expert's packed weights.
+  void add_counters() {
+    for (int i = 0; i < 2 * parts(); ++i) may_start_.push_back(plan_.add_counter("start of exchange " + std::to_string(i)));
+    const size_t groups = tiles_.groups().size();
+    packed_.assign(groups, -1), ready_.assign(groups, -1);
+    for (size_t g = 0; g < groups; ++g) {
+      if (packs_) packed_[g] = plan_.add_counter("weights of expert " + std::to_string(g));
+      if (tiles_.groups()[g].foreign_rows() > 0) ready_[g] = plan_.add_counter("weights and rows of expert " + std::to_string(g));
     }
+    turn_.assign(tiles_.tiles().size() + 1, -1);
   }
 
-  // Room for three packed matrices of each expert.
-  at::Tensor pack_into(const at::TensorOptions& options) {
-    int64_t numbers = 0;
-    for (const Group<S>& g : groups_) numbers += 3 * g.width * d_;
-    const at::Tensor all = at::empty({numbers}, options);
-    S* next = all.mutable_data_ptr<S>();
-    for (Group<S>& g : groups_) {
-      const int64_t matrix = g.width * d_;
-      g.packed1 = next, g.packed3 = next + matrix, g.packed2 = next + 2 * matrix;
-      next += 3 * matrix;
-    }
-    return all;
-  }
-
-  // Pack tasks are numbered 3 group + matrix.
-  void add_pack_tasks(runtime::Plan& plan, int pack, int64_t group, int packed) const {
-    for (int64_t matrix = 0; matrix < 3; ++matrix) plan.add_task(pack, static_cast<int>(3 * group + matrix), {}, {packed});
-  }
-  template <class Add>
-  void for_each_tile(runtime::Plan& plan, int pack, const Add& add) const {
-    int64_t group = -1, index = 0;
-    int packed = -1;
-    for (size_t tile = 0; tile < tiles_.size(); ++tile, ++index) {
-      if (tiles_[tile].group != group) {
-        group = tiles_[tile].group, index = 0;
-        if (pack >= 0) {
-          packed = plan.add_counter("weights of expert " + std::to_string(group));
-          add_pack_tasks(plan, pack, group, packed);
-        }
+  // Rows for other ranks are gathered and sent, part by part.
+  void add_dispatch(const Travel& travel) {
+    for (int p = 0; p < parts(); ++p) {
+      const auto rows = static_cast<int64_t>(travel.parts()[p].leaving.size());
+      int32_t before = p > 0 ? 1 : 0;
+      for (int64_t first = 0; first < rows; first += Tiles<S>::kBlock, ++before) {
+        plan_.add_task(gather_, static_cast<int>(blocks_.size()), {}, {may_start_[p]});
+        blocks_.push_back({p, first, std::min(rows, first + Tiles<S>::kBlock)});
       }
-      add(static_cast<int>(tile), index, runtime::Wait{packed, 3});
+      std::vector<int> waiting{may_start_[parts() + p]};  // also where no row comes
+      for (size_t g = 0; g < tiles_.groups().size(); ++g)
+        if (ready_[g] >= 0 && tiles_.groups()[g].part == p) waiting.push_back(ready_[g]);
+      add_exchange(send_, dispatch_, p, p, {may_start_[p], before}, waiting);
     }
   }
-  void add_packed_tiles(runtime::Plan& plan, int pack, int expert, int all) const {
-    for_each_tile(plan, pack, [&](int tile, int64_t, runtime::Wait wait) { plan.add_task(expert, tile, wait, {all}); });
+  // `place`: in the order of exchanges; `bumps`: when it has come.
+  void add_exchange(int start, int exchange, int part, size_t place, Wait wait, const std::vector<int>& bumps) {
+    const int started = plan_.add_counter("exchange " + std::to_string(place));
+    std::vector<int> next{started};
+    if (place + 1 < may_start_.size()) next.push_back(may_start_[place + 1]);
+    plan_.add_task(start, part, wait, next);
+    plan_.add_task(exchange, part, {started, 1}, bumps);
+  }
+
+  void add_experts() {
+    std::vector<bool> is_packed(tiles_.groups().size(), !packs_);
+    const auto pack = [&](int64_t g) {
+      if (is_packed[g]) return;
+      is_packed[g] = true;
+      std::vector<int> bumps{packed_[g]};
+      if (ready_[g] >= 0) bumps.push_back(ready_[g]);
+      for (int64_t matrix = 0; matrix < 3; ++matrix) plan_.add_task(pack_, static_cast<int>(3 * g + matrix), {}, bumps);
+    };
+    for (int p = 0; p < parts(); ++p) {
+      int32_t before = 2;  // the exchange before, and that of this part's rows
+      const size_t place = parts() + p;
+      for_each_tile(true, p, [&](int tile) {
+        pack(tiles_.tiles()[tile].group);
+        add_expert(tile, {ready_[tiles_.tiles()[tile].group], packs_ ? 4 : 1}, may_start_[place]);
+        ++before;
+      });
+      add_exchange(send_back_, return_, p, place, {may_start_[place], before}, {all_});
+    }
+    for_each_tile(false, -1, [&](int tile) {
+      pack(tiles_.tiles()[tile].group);
+      add_expert(tile, {packed_[tiles_.tiles()[tile].group], 3}, -1);
+      if (sums_weights_ && !has_foreign_rows(tile)) add_weights(tile);
+    });
+    if (!sums_weights_) return;
+    for (int tile = 0; tile < static_cast<int>(tiles_.tiles().size()); ++tile)
+      if (has_foreign_rows(tile)) add_weights(tile);
+  }
+  bool has_foreign_rows(int tile) { return tiles_.groups()[tiles_.tiles()[tile].group].foreign_rows() > 0; }
+  template <class Add>
+  void for_each_tile(bool foreign, int part, const Add& add) {
+    for (int tile = 0; tile < static_cast<int>(tiles_.tiles().size()); ++tile) {
+      const Tile& t = tiles_.tiles()[tile];
+      if (t.foreign == foreign && (part < 0 || tiles_.groups()[t.group].part == part)) add(tile);
+    }
+  }
+
+  void add_expert(int tile, Wait wait, int also) {
+    std::vector<int> bumps{all_};
+    if (also >= 0) bumps.push_back(also);
+    if (sums_weights_) bumps.push_back(turn_of(tile));
+    plan_.add_task(expert_, tile, wait.counter < 0 ? Wait{} : wait, bumps);
   }
   // The sum over a tile comes after its own derivation and after the sum over the expert's tile before.
-  void add_backward_tiles(runtime::Plan& plan, int pack, int derive, int weights, int all) const {
-    int turn = -1;
-    for_each_tile(plan, pack, [&](int tile, int64_t index, runtime::Wait wait) {
-      if (weights < 0) return plan.add_task(derive, tile, wait, {all});
-      if (index == 0) turn = plan.add_counter("turn of tile " + std::to_string(tile));
-      plan.add_task(derive, tile, wait, {all, turn});
-      const int own = turn;
-      turn = plan.add_counter("turn of tile " + std::to_string(tile + 1));
-      plan.add_task(weights, tile, {own, index == 0 ? 1 : 2}, {turn});
-    });
+  void add_weights(int tile) {
+    const std::vector<Tile>& all = tiles_.tiles();
+    const bool is_first = tile == 0 || all[tile - 1].group != all[tile].group;
+    const bool is_last = tile + 1 == static_cast<int>(all.size()) || all[tile + 1].group != all[tile].group;
+    const Wait wait{turn_of(tile), is_first ? 1 : 2};
+    is_last ? plan_.add_task(weights_, tile, wait, {}) : plan_.add_task(weights_, tile, wait, {turn_of(tile + 1)});
   }
-  void add_sums(runtime::Plan& plan, int stage, int all) const {
-    for (int64_t first = 0; first < tokens_; first += kTokens)
-      plan.add_task(stage, static_cast<int>(first / kTokens), {all, static_cast<int32_t>(tiles_.size())}, {});
+  int turn_of(int tile) {
+    if (turn_[tile] < 0) turn_[tile] = plan_.add_counter("turn of tile " + std::to_string(tile));
+    return turn_[tile];
   }
 
-  template <class Do>
-  void run(const runtime::Plan& plan, const Do& body) const {
-    std::vector<std::unique_ptr<Scratch<S>>> scratch(runtime::workers());
-    runtime::run(plan, [&](int stage, int task, int worker) {
-      if (!scratch[worker]) scratch[worker] = std::make_unique<Scratch<S>>(d_, most_width_);
-      body(stage, task, *scratch[worker]);
-      if (kPacks) gemm::release();
-    });
+  void carry_out(int stage, int task, Scratch<S>& scratch) {
+    if (stage == gather_) return tiles_.gather_leaving(blocks_[task].part, blocks_[task].first, blocks_[task].last, is_backward_);
+    if (stage == pack_) return is_backward_ ? tiles_.pack_backward(task / 3, task % 3) : tiles_.pack_forward(task / 3, task % 3);
+    if (stage == combine_) return tiles_.add_up(task, is_backward_, to_);
+    const Tile& tile = tiles_.tiles()[task];
+    if (stage == weights_) return tiles_.weights_backward(tile, scratch);
+    is_backward_ ? tiles_.expert_backward(tile, scratch) : tiles_.expert_forward(tile, scratch);
+  }
+  bool is_done(int stage, int part) {
+    Travel& travel = *tiles_.travel();
+    if (stage == dispatch_ || stage == return_) return travel.has_come(part);
+    if (stage == send_) travel.send(part, tiles_.leaving(part));
+    if (stage == send_back_) travel.send_back(part, tiles_.answers(part));
+    return true;
   }
 
-  void pack_forward(int task) const {
-    const Group<S>& g = groups_[task / 3];
-    if (task % 3 == 0) gemm::pack_transposed(g.w1, d_, d_, g.width, g.packed1);
-    if (task % 3 == 1) gemm::pack_transposed(g.w3, d_, d_, g.width, g.packed3);
-    if (task % 3 == 2) gemm::pack_transposed(g.w2, g.width, g.width, d_, g.packed2);
-  }
-  void pack_backward(int task) const {
-    const Group<S>& g = groups_[task / 3];
-    if (task % 3 == 0) gemm::pack(g.w1, d_, g.width, d_, g.packed1);
-    if (task % 3 == 1) gemm::pack(g.w3, d_, g.width, d_, g.packed3);
-    if (task % 3 == 2) gemm::pack(g.w2, g.width, d_, g.width, g.packed2);
-  }
-
-  // The tokens' rows that a tile stands for, zeros up to its padded size.
-  void gather(const Tile& tile, const S* from, S* to) const {
-    const int64_t first = groups_[tile.group].first + tile.first;
-    for (int64_t i = 0; i < tile.rows; ++i) std::memcpy(to + i * d_, from + token_of(first + i) * d_, d_ * sizeof(S));
-    std::fill(to + tile.rows * d_, to + tile.padded() * d_, S(0));
-  }
-  // Rows of the group's own, likewise.
-  static void copy_rows(const Tile& tile, const S* from, int64_t width, S* to) {
-    std::memcpy(to, from + tile.first * width, tile.rows * width * sizeof(S));
-    std::fill(to + tile.rows * width, to + tile.padded() * width, S(0));
-  }
-  void write_rows(const Tile& tile, const Sum<S>* sums, S* to, bool by_token) const {
-    const int64_t first = groups_[tile.group].first + tile.first;
-    for (int64_t i = 0; i < tile.rows; ++i) {
-      const int64_t row = by_token ? token_of(first + i) : first + i;
-      narrow_row(sums + i * d_, d_, stored(to + row * d_));
-    }
-  }
-
-  void expert_forward(const Tile& tile, Scratch<S>& s, S* y, bool by_token) const {
-    const Group<S>& g = groups_[tile.group];
-    const int64_t w = g.width, m = tile.padded();
-    gather(tile, x_, s.rows.data());
-    gemm::product<S>(m, w, d_, s.rows.data(), d_, g.packed1, s.sums.data(), 2 * w, false);
-    gemm::product<S>(m, w, d_, s.rows.data(), d_, g.packed3, s.sums.data() + w, 2 * w, false);
-    activate(tile.rows, w, s.sums.data(), g.weights ? g.weights + tile.first : nullptr, limit_,
-             stored(g.hidden + tile.first * 2 * w), stored(s.act.data()));
-    std::fill(s.act.data() + tile.rows * w, s.act.data() + m * w, S(0));
-    gemm::product<S>(m, d_, w, s.act.data(), w, g.packed2, s.sums.data(), d_, false);
-    write_rows(tile, s.sums.data(), y, by_token);
-  }
-
-  void expert_backward(const Tile& tile, Scratch<S>& s, S* dx_rows, bool by_token) const {
-    const Group<S>& g = groups_[tile.group];
-    const int64_t w = g.width, m = tile.padded();
-    gather(tile, dout_, s.rows.data());
-    gemm::product<S>(m, w, d_, s.rows.data(), d_, g.packed2, s.sums.data(), w, false);
-    activate_backward(tile.rows, w, stored(const_cast<const S*>(g.hidden) + tile.first * 2 * w), s.sums.data(),
-                      g.weights ? g.weights + tile.first : nullptr, limit_, stored(g.act + tile.first * w),
-                      stored(s.hidden.data()), g.dweights ? g.dweights + tile.first : nullptr);
-    std::memcpy(g.dhidden + tile.first * 2 * w, s.hidden.data(), tile.rows * 2 * w * sizeof(S));
-    std::fill(s.hidden.data() + tile.rows * 2 * w, s.hidden.data() + m * 2 * w, S(0));
-    gemm::product<S>(m, d_, w, s.hidden.data(), 2 * w, g.packed1, s.sums.data(), d_, false);
-    gemm::product<S>(m, d_, w, s.hidden.data() + w, 2 * w, g.packed3, s.sums.data(), d_, true);
-    write_rows(tile, s.sums.data(), dx_rows, by_token);
-  }
-
-  // Rows [k, n] as a right operand: packed, where rows as they lie are none.
-  static const S* operand(const std::vector<S>& rows, int64_t k, int64_t n, Scratch<S>& s) {
-    if (!kPacks) return rows.data();
-    gemm::pack<S>(rows.data(), n, k, n, s.packed.data());
-    return s.packed.data();
-  }
-  void weights_backward(const Tile& tile, Scratch<S>& s) const {
-    const Group<S>& g = groups_[tile.group];
-    if (!g.dw1) return;
-    const int64_t w = g.width, m = tile.padded();
-    gather(tile, x_, s.rows.data());
-    const S* rows = operand(s.rows, m, d_, s);
-    copy_rows(tile, g.dhidden, 2 * w, s.hidden.data());
-    gemm::transpose<S>(s.hidden.data(), 2 * w, m, 2 * w, s.columns.data(), m);
-    gemm::product<S>(w, d_, m, s.columns.data(), m, rows, g.dw1, d_, true);
-    gemm::product<S>(w, d_, m, s.columns.data() + w * m, m, rows, g.dw3, d_, true);
-    gather(tile, dout_, s.rows.data());
-    gemm::transpose<S>(s.rows.data(), d_, m, d_, s.columns.data(), m);
-    copy_rows(tile, g.act, w, s.act.data());
-    gemm::product<S>(d_, w, m, s.columns.data(), m, operand(s.act, m, w, s), g.dw2, w, true);
-  }
-
-  // to[t] = the sum of the token's rows.
-  void add_up(int task, const S* from, S* to) const {
-    std::vector<const Stored<S>*> rows;
-    const int64_t end = std::min(tokens_, (task + 1) * kTokens);
-    for (int64_t t = task * kTokens; t < end; ++t) {
-      rows.clear();
-      for (int64_t i = 0; i < k_ && order_; ++i) rows.push_back(stored(from + row_of_[t * k_ + i] * d_));
-      if (has_shared_) rows.push_back(stored(from + (routed_rows_ + t) * d_));
-      sum_rows(rows.data(), static_cast<int64_t>(rows.size()), d_, stored(to + t * d_));
-    }
-  }
-
-  int64_t tokens_, d_, k_, routed_rows_;
-  double limit_;
-  const S* x_;
-  const int64_t* order_;
-  const S* dout_ = nullptr;
-  bool has_shared_ = false;
-  int64_t most_width_ = 0;
-  std::vector<int64_t> row_of_;  // by choice
-  std::vector<Group<S>> groups_;
-  std::vector<Tile> tiles_;
+  Tiles<S>& tiles_;
+  const bool is_backward_, sums_weights_, packs_;
+  S* to_;
+  Plan plan_;
+  const int expert_ = plan_.add_stage(is_backward_ ? "expert backward" : "expert", TaskKind::kMatrix),
+            weights_ = plan_.add_stage("expert weights", TaskKind::kMatrix), pack_ = plan_.add_stage("pack", TaskKind::kVector),
+            gather_ = plan_.add_stage("gather", TaskKind::kVector),
+            combine_ = plan_.add_stage(is_backward_ ? "dispatch backward" : "combine", TaskKind::kVector),
+            send_ = plan_.add_stage("send", TaskKind::kCommunication),
+            dispatch_ = plan_.add_stage("dispatch", TaskKind::kCommunication),
+            send_back_ = plan_.add_stage("send back", TaskKind::kCommunication),
+            return_ = plan_.add_stage("return", TaskKind::kCommunication);
+  int all_;
+  std::vector<int> may_start_, packed_, ready_, turn_;  // counters: by exchange, by group twice, by tile
+  std::vector<Block> blocks_;                           // by gather task
 };
-
-template <class S>
-Layer<S> layer_of(const Call& call, const Kept& kept) {
-  Layer<S> layer(call);
-  const auto data = [](const at::Tensor& x) { return x.defined() ? x.const_data_ptr<Sum<S>>() : nullptr; };
-  if (call.order.defined())
-    layer.add_groups(call.routed, call.offsets.const_data_ptr<int64_t>(), kept.routed.mutable_data_ptr<S>(), data(call.weights));
-  if (call.shared.w1.defined()) layer.add_groups(call.shared, nullptr, kept.shared.mutable_data_ptr<S>(), nullptr);
-  return layer;
-}
 
 Call contiguous(Call call) {
   const auto make = [](at::Tensor& x) {
@@ -381,6 +206,17 @@ void set_gradients(Group<S>* groups, const Experts& to) {
   }
 }
 
+// Rows that this rank's routed experts meet.
+int64_t met_rows(const Call& call) {
+  if (!call.peers.group || call.peers.group->size() == 1) return call.order.size(0);
+  return call.peers.counts.sum().item<int64_t>();
+}
+
+void run(const Call& call, auto& pass) {
+  const double waited = pass.run();
+  if (call.peers.waited) *call.peers.waited += waited;
+}
+
 }  // namespace
 
 std::string refusal(at::ScalarType type, int64_t d, int64_t width) {
@@ -393,12 +229,17 @@ std::string refusal(at::ScalarType type, int64_t d, int64_t width) {
 at::Tensor forward(const Call& given, Kept& kept) {
   const Call call = contiguous(given);
   const int64_t tokens = call.x.size(0), d = call.x.size(1);
-  if (call.order.defined()) kept.routed = at::empty({call.order.size(0), 2 * call.routed.w1.size(1)}, call.x.options());
+  if (call.order.defined()) kept.routed = at::empty({met_rows(call), 2 * call.routed.w1.size(1)}, call.x.options());
   if (call.shared.w1.defined()) kept.shared = at::empty({tokens, 2 * call.shared.w1.size(1)}, call.x.options());
   at::Tensor out = at::empty({tokens, d}, call.x.options());
   with_type(call.x.scalar_type(), [&](auto type) {
     using S = decltype(type);
-    layer_of<S>(call, kept).forward(out.mutable_data_ptr<S>());
+    Tiles<S> tiles(call, kept);
+    tiles.prepare_forward();
+    Pass<S> pass(tiles, /*is_backward=*/false, /*sums_weights=*/false, out.mutable_data_ptr<S>());
+    run(call, pass);
+    if (!tiles.travel()) return;
+    for (const Travel::Part& part : tiles.travel()->parts()) kept.received.push_back(part.there);
   });
   return out;
 }
@@ -411,14 +252,13 @@ Gradients backward(const Call& given, const Kept& kept, const at::Tensor& given_
   if (call.weights.defined()) gradients.weights = at::empty_like(call.weights);
   with_type(call.x.scalar_type(), [&](auto type) {
     using S = decltype(type);
-    Layer<S> layer = layer_of<S>(call, kept);
-    std::vector<Group<S>>& groups = layer.groups();
-    const int64_t experts = call.order.defined() ? call.routed.w1.size(0) : 0;
-    set_gradients(groups.data(), routed);
-    set_gradients(groups.data() + experts, shared);
-    for (int64_t e = 0; e < experts && call.weights.defined(); ++e)
-      groups[e].dweights = gradients.weights.mutable_data_ptr<Sum<S>>() + groups[e].first;
-    layer.backward(dout.const_data_ptr<S>(), gradients.x.mutable_data_ptr<S>(), routed.w1.defined() || shared.w1.defined());
+    Tiles<S> tiles(call, kept);
+    set_gradients(tiles.groups().data(), routed);
+    set_gradients(tiles.groups().data() + (call.order.defined() ? call.routed.w1.size(0) : 0), shared);
+    tiles.prepare_backward(dout.const_data_ptr<S>(),
+                           call.weights.defined() ? gradients.weights.mutable_data_ptr<Sum<S>>() : nullptr, kept.received);
+    Pass<S> pass(tiles, /*is_backward=*/true, routed.w1.defined() || shared.w1.defined(), gradients.x.mutable_data_ptr<S>());
+    run(call, pass);
   });
   return gradients;
 }

@@ -42,6 +42,17 @@ std::map<std::string, int64_t> parameters_by_part(const ModelConfig& config) {
 
 namespace {
 
+// Rows that a rank's experts meet; of them those of other ranks; and those that leave for experts elsewhere.
+void add_expert_rows(const std::string& name, int64_t choices, int64_t ranks, int64_t senders,
+                     std::map<std::string, int64_t>& sizes) {
+  const int64_t own = choices / ranks;
+  sizes[name + ".received"] = choices * senders;
+  sizes[name + ".arranged"] = ranks > 1 ? choices * senders : 0;
+  sizes[name + ".foreign"] = choices * senders - own;
+  sizes[name + ".leaving"] = choices - own;
+  sizes[name + ".own"] = own;
+}
+
 // One document in the row: as many anchors as it may have.
 void add_draft_sizes(const TextConfig& text, const ProgramOptions& options, int64_t tokens, int64_t senders,
                      std::map<std::string, int64_t>& sizes) {
@@ -61,8 +72,7 @@ void add_draft_sizes(const TextConfig& text, const ProgramOptions& options, int6
       sizes[fmt::format("mtp.{}.attn.window_halo{}", stage, end)] = is_cut ? window : 0;
   }
   for (int64_t stage = 0; stage < text.num_nextn_predict_layers; ++stage) {
-    sizes[fmt::format("mtp.{}.ffn.received", stage)] = choices * senders;
-    sizes[fmt::format("mtp.{}.ffn.arranged", stage)] = layout.size("ep") > 1 ? choices * senders : 0;
+    add_expert_rows(fmt::format("mtp.{}.ffn", stage), choices, layout.size("ep"), senders, sizes);
   }
 }
 
@@ -118,8 +128,7 @@ std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const Pro
     }
     const int64_t chosen = text.ratio(layer) > 0 ? std::min(text.index_topk, tokens / text.ratio(layer)) : 0;
     sizes[attn + ".k"] = chosen;
-    sizes[name + ".ffn.received"] = choices * senders;
-    sizes[name + ".ffn.arranged"] = layout.size("ep") > 1 ? choices * senders : 0;
+    add_expert_rows(name + ".ffn", choices, layout.size("ep"), senders, sizes);
     sizes[name + ".engram.asked"] =
         shard * text.engram_columns() * (routing == Routing::kWorst ? layout.size(config.engram_axis()) : 1);
     sizes[name + ".engram.unique"] = shard * text.engram_columns();

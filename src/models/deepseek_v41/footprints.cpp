@@ -6,6 +6,7 @@
 #include "kernels/attention/fused.h"
 #include "kernels/indexer/op.h"
 #include "kernels/mhc/mega.h"
+#include "kernels/moe/mega.h"
 #include "kernels/moe/op.h"
 #include "models/adapter/footprints.h"
 #include "models/deepseek_v41/builder.h"
@@ -231,33 +232,21 @@ class Declaration {
     route.backward = {math({3, shard, experts}), math({choices, d}), math({shard, d}), cast({shard, d})};
     set(name + ".route", route);
 
-    const auto& moe_segment = footprints_.segment(name + ".experts");
-    const bool in_place = moe_segment.reads.size() == 4 && program_.values[moe_segment.reads[3].index].name == name + ".order";
     const bool by_channel = footprints_.has(name + ".shared");
     const Dimension shared_rows = by_channel ? Dimension(of.tokens) : shard;
     const int64_t shared_width = by_channel ? layout_.part(w, "tp") : w;
-    const int64_t local = in_place ? experts : layout_.part(experts, "ep");
-    if (in_place) {
-      Footprint mlp = mega_experts(choices, w, local);
-      if (!by_channel) append(mlp, mega_experts(shard, w, 1));
-      mlp.backward.push_back(compute({choices, d}));
-      mlp.forward.push_back(compute({choices, d}));
-      set(name + ".experts", mlp);
+    if (mega(w)) {
+      add_mega_experts(name, of, /*with_shared=*/!by_channel);
       if (by_channel) {
         set(name + ".shared", shared_mlp(shared_rows, shared_width));
         set(name + ".combine", {});
       }
       return;
     }
-    const Dimension rows = program_.values[moe_segment.makes.front().index].shape.front();
-    Footprint mlp;
-    if (mega(w)) {
-      mlp = mega_experts(rows, w, local);
-    } else {
-      mlp.saved = saved_by_swiglu(rows, w, clamped, /*weighted=*/true);
-      if (layout_.size("ep") > 1) append(mlp.saved, {compute({rows, d})});
-      mlp.forward = {layout_.size("ep") > 1 ? compute({rows, d}) : cast({rows, w})};  // back in the order of the senders
-    }
+    const Dimension rows = program_.values[footprints_.segment(name + ".experts").makes.front().index].shape.front();
+    Footprint mlp{saved_by_swiglu(rows, w, clamped, /*weighted=*/true), {}, {}};
+    if (layout_.size("ep") > 1) append(mlp.saved, {compute({rows, d})});
+    mlp.forward = {layout_.size("ep") > 1 ? compute({rows, d}) : cast({rows, w})};  // back in the order of the senders
     if (layout_.size("ep") > 1) append(mlp.saved, {math({rows}), int64({rows})});
     set(name + ".experts", mlp);
 
@@ -285,6 +274,29 @@ class Declaration {
     Footprint mlp{{compute({2, rows, width})}, {packed}, {compute({3, rows, width})}};
     if (compute_ == at::kBFloat16) mlp.backward.push_back(packed);
     return mlp;
+  }
+  // All experts in one segment; where they lie over ep, it reads who sends how many rows.
+  void add_mega_experts(const std::string& name, const Rows& of, bool with_shared) {
+    const int64_t d = t_.hidden_size, w = t_.moe_intermediate_size;
+    engine::Segment& segment = footprints_.segment(name + ".experts");
+    const bool travel = segment.reads.size() == 5;
+    const Dimension met = travel ? Dimension(name + ".received") : of.choices,
+                    own = travel ? Dimension(name + ".own") : of.choices;
+    Footprint mlp = mega_experts(met, w, travel ? layout_.part(of.experts, "ep") : of.experts);
+    for (Buffers* buffers : {&mlp.forward, &mlp.backward}) buffers->push_back(compute({own, d}));
+    if (with_shared) {
+      append(mlp, mega_experts(of.shard, w, 1));
+      for (Buffers* buffers : {&mlp.forward, &mlp.backward}) buffers->push_back(compute({of.shard, d}));
+    }
+    if (travel && layout_.size("ep") > 1) {
+      const int64_t weighted = d + kernels::moe::numbers_beside_row(compute_);
+      const engine::Buffer coming = compute({name + ".foreign", weighted}), leaving = compute({name + ".leaving", weighted});
+      mlp.saved.push_back(coming);
+      append(mlp.forward, {leaving, compute({name + ".foreign", d}), compute({name + ".leaving", d})});
+      append(mlp.backward, {compute({name + ".leaving", d}), compute({name + ".foreign", d}), coming, leaving});
+      for (const char* way : {".rows", ".returned"}) segment.inner.push_back({name + way, "ep", leaving});
+    }
+    segment.footprint = mlp;
   }
   Footprint shared_mlp(const Dimension& rows, int64_t width) const {
     if (mega(width)) return mega_experts(rows, width, 1);

@@ -93,7 +93,6 @@ struct MoeLayer {
   bool whole = builder.way_of(weights, {{kByExpert, kByExpert, kByExpert}, {Cut{}, Cut{}, Cut{}}}) == 1;
   Cut cut = whole ? Cut{} : kByExpert;
   bool mega = is_mega(builder, "experts", experts, width);
-  bool in_place = mega && (whole || builder.layout().size("ep") == 1);  // experts read the tokens' rows where they lie
   int64_t ranks = whole ? 1 : builder.layout().size("ep"), local = builder.local(experts, cut);
   std::string received = whole ? choices : name + ".received";  // symbol
   ValueId order{}, send_rows{}, sent{}, sent_weights{}, counts{};
@@ -107,12 +106,11 @@ struct MoeLayer {
                       bias_vl = builder.state(prefix + "gate.bias_vl", {experts});
     const ValueId ids = program.choice(block.name + ".expert_ids", {shard, k});
     order = program.choice(name + ".order", {choices}), counts = program.choice(name + ".counts", {experts});
-    send_rows = program.choice(name + ".send_rows", {ranks});
-    if (!in_place) sent = program.value(name + ".sent", {choices, d});
+    if (!mega) send_rows = program.choice(name + ".send_rows", {ranks}), sent = program.value(name + ".sent", {choices, d});
     sent_weights = program.value(name + ".sent_weights", {choices});
     const auto [image, padding, sequence, lengths] = builder.row_kinds;
-    std::vector<ValueId> reads{x, image, padding}, makes{ids, order, counts, send_rows, sent_weights};
-    if (!in_place) makes.push_back(sent);
+    std::vector<ValueId> reads{x, image, padding}, makes{ids, order, counts, sent_weights};
+    if (!mega) makes.insert(makes.end(), {send_rows, sent});
     if (sequence.valid()) {
       sums = {program.value(name + ".sequence_shares", {"sequences", experts}),
               program.choice(name + ".own_sequence_counts", {"sequences", experts})};
@@ -137,12 +135,14 @@ struct MoeLayer {
           kernels::RowOrder rows;
           const at::Tensor row_order = run.choose(order, [&] { return (rows = kernels::sort_rows(chosen, experts)).order; });
           const at::Tensor per_expert = run.choose(counts, [&] { return rows.offsets.diff(); });
-          run.choose(send_rows, [&] {
-            std::vector<at::Tensor> sums;
-            for (const at::Tensor& part : per_expert.split_with_sizes(owners)) sums.push_back(part.sum());
-            return at::stack(sums);
-          });
-          if (sent.valid()) run.make(sent, kernels::dispatch_rows(input, row_order, k));
+          if (sent.valid()) {
+            run.choose(send_rows, [&] {
+              std::vector<at::Tensor> sums;
+              for (const at::Tensor& part : per_expert.split_with_sizes(owners)) sums.push_back(part.sum());
+              return at::stack(sums);
+            });
+            run.make(sent, kernels::dispatch_rows(input, row_order, k));
+          }
           run.make(sent_weights, routed.weights.reshape({-1}).index_select(0, row_order));
           if (sums.shares.valid()) {
             const int64_t sequences = run.read(lengths).size(0);
@@ -158,11 +158,13 @@ struct MoeLayer {
     builder.router_sums.push_back(sums);
   }
 
-  // What comes from where: counts first, then rows.
-  void add_counts() {
-    const ValueId table = whole ? counts
-                                : program.exchange(name + ".row_counts", ExchangeKind::kAllToAll, "ep", counts, ranks * local,
-                                                   engine::even_parts(experts, ranks), std::vector<int64_t>(ranks, local));
+  // int64 [ranks * local]: what comes from where.
+  ValueId add_counts() {
+    return whole ? counts
+                 : program.exchange(name + ".row_counts", ExchangeKind::kAllToAll, "ep", counts, ranks * local,
+                                    engine::even_parts(experts, ranks), std::vector<int64_t>(ranks, local));
+  }
+  void add_arrangement(ValueId table) {
     receive_rows = program.choice(name + ".receive_rows", {ranks}), offsets = program.choice(name + ".offsets", {local + 1});
     arrangement = program.choice(name + ".arrangement", {name + ".arranged"});
     program.segment(name + ".arrange", {table}, {receive_rows, offsets, arrangement}, {},
@@ -200,25 +202,42 @@ struct MoeLayer {
     }
     const Parameters w = declare_experts();
     const ValueId computed = program.value(name + ".computed", {received, d});
-    program.segment(
-        name + ".experts", {rows, row_weights, offsets, arrangement}, {computed}, w.ids(),
-        [=, limit = text.swiglu_limit, offsets = offsets, arrangement = arrangement, mega = mega](SegmentRun& run) {
-          const at::Tensor &group = run.read(offsets), &order = run.read(arrangement);
-          const at::Tensor weights = arranged(run.read(row_weights), order);
-          if (mega) {
-            const at::Tensor& all = run.read(rows);
-            const at::Tensor from = order.size(0) == 0 ? at::arange(all.size(0), at::kLong) : order;
-            run.make(computed, engine::expert_layer(all, engine::RoutedExperts{from, group, weights, 1, w.read(run)}, {}, limit));
-            return;
-          }
-          const at::Tensor input = arranged(run.read(rows), order);
-          const at::Tensor g = engine::grouped_linear(input, group, run.weight(w.w1)),
-                           u = engine::grouped_linear(input, group, run.weight(w.w3));
-          const at::Tensor y = engine::grouped_linear(kernels::clamped_swiglu(g, u, weights, limit), group, run.weight(w.w2));
-          run.make(computed, back_in_order(y, order));
-        });
+    program.segment(name + ".experts", {rows, row_weights, offsets, arrangement}, {computed}, w.ids(),
+                    [=, limit = text.swiglu_limit, offsets = offsets, arrangement = arrangement](SegmentRun& run) {
+                      const at::Tensor &group = run.read(offsets), &order = run.read(arrangement);
+                      const at::Tensor weights = arranged(run.read(row_weights), order);
+                      const at::Tensor input = arranged(run.read(rows), order);
+                      const at::Tensor g = engine::grouped_linear(input, group, run.weight(w.w1)),
+                                       u = engine::grouped_linear(input, group, run.weight(w.w3));
+                      const at::Tensor y =
+                          engine::grouped_linear(kernels::clamped_swiglu(g, u, weights, limit), group, run.weight(w.w2));
+                      run.make(computed, back_in_order(y, order));
+                    });
     if (whole) return computed;
     return program.exchange(name + ".returned", ExchangeKind::kAllToAll, "ep", computed, choices, receive_rows, send_rows);
+  }
+
+  // One operation for all experts, between which rows travel in it; `shared`: with the shared expert, too.
+  ValueId add_mega(ValueId x, ValueId table, const std::string& result, const std::optional<Parameters>& shared) {
+    const Parameters w = declare_experts();
+    const ValueId made = program.value(result, {shard, d});
+    std::vector<ParameterId> parameters = w.ids();
+    if (shared)
+      for (ParameterId id : shared->ids()) parameters.push_back(id);
+    std::vector<ValueId> reads{x, sent_weights, order, counts};
+    if (!whole) reads.push_back(table);
+    program.segment(name + ".experts", reads, {made}, parameters,
+                    [=, row_weights = sent_weights, order = order, counts = counts, k = k, name = name, ranks = ranks,
+                     limit = text.swiglu_limit](SegmentRun& run) {
+                      const at::Tensor& own = run.read(counts);
+                      const at::Tensor offsets = at::cat({own.new_zeros({1}), own.cumsum(0)});
+                      engine::RoutedExperts routed{run.read(order), offsets, run.read(row_weights), k, w.read(run), {}};
+                      if (ranks > 1) routed.ranks = {&run.group("ep"), run.read(table), name, &run.wait_clock().of("ep")};
+                      std::optional<engine::ExpertWeights> beside;
+                      if (shared) beside = shared->read(run);
+                      run.make(made, engine::expert_layer(run.read(x), routed, beside, limit));
+                    });
+    return made;
   }
 };
 
@@ -253,7 +272,7 @@ ValueId add_moe(ModelBuilder& builder, const Block& block, ValueId streams_x) {
                             builder.text().swiglu_limit,
                             is_mega(builder, "shared expert", 1, builder.local(moe.width, into))};
   program.close_unit(moe.name);
-  moe.add_counts();
+  const ValueId table = moe.add_counts();
   ValueId shared_sum;
   if (by_channel) {
     const ValueId all = enter_tokens(builder, moe.name + ".shared_x", streams_x);
@@ -268,27 +287,18 @@ ValueId add_moe(ModelBuilder& builder, const Block& block, ValueId streams_x) {
     if (moe.sums.counts.valid()) program.wait(moe.sums.counts);
     return program.value(leaving_shard(builder, result), {moe.shard, moe.d});
   };
-  if (moe.in_place) {
-    const MoeLayer::Parameters w = moe.declare_experts();
-    const ValueId made = by_channel ? program.value(moe.name + ".computed", {moe.shard, moe.d}) : finish();
-    std::vector<ParameterId> parameters = w.ids();
-    if (!by_channel)
-      for (ParameterId id : shared.parameters.ids()) parameters.push_back(id);
-    program.segment(
-        moe.name + ".experts", {x, moe.sent_weights, moe.offsets, moe.order}, {made}, parameters,
-        [=, row_weights = moe.sent_weights, offsets = moe.offsets, order = moe.order, k = moe.k](SegmentRun& run) {
-          const engine::RoutedExperts routed{run.read(order), run.read(offsets), run.read(row_weights), k, w.read(run)};
-          std::optional<engine::ExpertWeights> beside;
-          if (!by_channel) beside = shared.parameters.read(run);
-          run.make(made, engine::expert_layer(run.read(x), routed, beside, shared.limit));
-        });
-    if (!by_channel) return leave_shard(builder, result, made);
-    const ValueId out = finish();
+  if (moe.mega) {
+    if (!by_channel) {
+      if (moe.sums.counts.valid()) program.wait(moe.sums.counts);
+      return leave_shard(builder, result, moe.add_mega(x, table, leaving_shard(builder, result), shared.parameters));
+    }
+    const ValueId made = moe.add_mega(x, table, moe.name + ".computed", {}), out = finish();
     program.wait(shared_sum);
     program.segment(moe.name + ".combine", {made, shared_sum}, {out}, {},
                     [=](SegmentRun& run) { run.make(out, run.read(made) + run.read(shared_sum)); });
     return leave_shard(builder, result, out);
   }
+  moe.add_arrangement(table);
   const ValueId returned = moe.add_experts();
   const ValueId out = finish();
   std::vector<ValueId> reads{x, returned, moe.order};
