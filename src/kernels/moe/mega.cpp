@@ -146,9 +146,9 @@ class Pass {
   }
 
   void carry_out(int stage, int task, Scratch<S>& scratch) {
-    if (stage == gather_) return tiles_.gather_leaving(blocks_[task].part, blocks_[task].first, blocks_[task].last, is_backward_);
+    if (stage == gather_) return tiles_.gather_leaving(blocks_[task].part, blocks_[task].first, blocks_[task].last);
     if (stage == pack_) return is_backward_ ? tiles_.pack_backward(task / 3, task % 3) : tiles_.pack_forward(task / 3, task % 3);
-    if (stage == combine_) return tiles_.add_up(task, is_backward_, to_);
+    if (stage == combine_) return tiles_.add_up(task, to_);
     const Tile& tile = tiles_.tiles()[task];
     if (stage == weights_) return tiles_.weights_backward(tile, scratch);
     is_backward_ ? tiles_.expert_backward(tile, scratch) : tiles_.expert_forward(tile, scratch);

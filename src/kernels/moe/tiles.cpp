@@ -122,7 +122,7 @@ void Tiles<S>::place_rows() {
 }
 
 template <class S>
-void Tiles<S>::make_room(int64_t packed_matrices, bool is_backward) {
+void Tiles<S>::make_room(int64_t packed_matrices) {
   const auto options = at::TensorOptions().dtype(c10::CppTypeToScalarType<S>::value);
   int64_t numbers = 0;
   for (const Group<S>& g : groups_) numbers += packed_matrices * g.width * d_;
@@ -141,20 +141,20 @@ void Tiles<S>::make_room(int64_t packed_matrices, bool is_backward) {
   own_ = own_rows_.template mutable_data_ptr<S>();
   if (!travel_) return;
   for (const Travel::Part& part : travel_->parts()) {
-    leaving_.push_back(at::empty({static_cast<int64_t>(part.leaving.size()), d_ + (is_backward ? 0 : beside_)}, options));
-    answers_.push_back(at::empty({part.coming, d_ + (is_backward ? beside_ : 0)}, options));
+    leaving_.push_back(at::empty({static_cast<int64_t>(part.leaving.size()), d_ + (is_backward_ ? 0 : beside_)}, options));
+    answers_.push_back(at::empty({part.coming, d_ + (is_backward_ ? beside_ : 0)}, options));
   }
 }
 
 template <class S>
 void Tiles<S>::prepare_forward() {
-  make_room(3, false);
+  make_room(3);
 }
 
 template <class S>
 void Tiles<S>::prepare_backward(const S* dout, Sum<S>* dweights, const std::vector<at::Tensor>& received) {
-  dout_ = dout, dweights_ = dweights, received_ = received;
-  make_room(kPacks ? 3 : 0, true);
+  is_backward_ = true, dout_ = dout, dweights_ = dweights, received_ = received;
+  make_room(kPacks ? 3 : 0);
   int64_t numbers = 0;
   for (const Group<S>& g : groups_) numbers += g.rows() * g.width;
   const auto options = room_packed_.options();
@@ -183,13 +183,13 @@ void Tiles<S>::pack_backward(int64_t group, int matrix) const {
 }
 
 template <class S>
-void Tiles<S>::gather_leaving(int part, int64_t first, int64_t last, bool is_backward) {
+void Tiles<S>::gather_leaving(int part, int64_t first, int64_t last) {
   const std::vector<int32_t>& rows = travel_->parts()[part].leaving;
   const int64_t stride = leaving_[part].size(1);
   S* to = leaving_[part].template mutable_data_ptr<S>() + first * stride;
   for (int64_t i = first; i < last; ++i, to += stride) {
-    std::memcpy(to, (is_backward ? dout_ : x_) + order_[rows[i]] / k_ * d_, d_ * sizeof(S));
-    if (!is_backward && beside_ > 0) std::memcpy(to + d_, weights_ + rows[i], sizeof(Sum<S>));
+    std::memcpy(to, (is_backward_ ? dout_ : x_) + order_[rows[i]] / k_ * d_, d_ * sizeof(S));
+    if (!is_backward_ && beside_ > 0) std::memcpy(to + d_, weights_ + rows[i], sizeof(Sum<S>));
   }
 }
 
@@ -204,7 +204,7 @@ template <class S>
 void Tiles<S>::gather(const Tile& tile, const S* own, bool from_dout, S* to) const {
   const Group<S>& g = groups_[tile.group];
   if (tile.foreign) {
-    const at::Tensor& rows = from_dout || !dout_ ? travel_->parts()[g.part].there : received_[g.part];
+    const at::Tensor& rows = from_dout || !is_backward_ ? travel_->parts()[g.part].there : received_[g.part];
     const S* from = rows.const_data_ptr<S>();
     for (int64_t i = 0; i < tile.rows; ++i)
       std::memcpy(to + i * d_, from + (*g.arrivals)[tile.first + i] * rows.size(1), d_ * sizeof(S));
@@ -233,7 +233,7 @@ const Sum<S>* Tiles<S>::weights_of(const Tile& tile, Scratch<S>& s) const {
   const Group<S>& g = groups_[tile.group];
   if (beside_ == 0 || g.sorted < 0) return nullptr;
   if (!tile.foreign) return weights_ + g.sorted + tile.first;
-  const at::Tensor& rows = dout_ ? received_[g.part] : travel_->parts()[g.part].there;
+  const at::Tensor& rows = is_backward_ ? received_[g.part] : travel_->parts()[g.part].there;
   const S* from = rows.const_data_ptr<S>() + d_;
   for (int64_t i = 0; i < tile.rows; ++i)
     std::memcpy(&s.weights[i], from + (*g.arrivals)[tile.first + i] * rows.size(1), sizeof(Sum<S>));
@@ -303,7 +303,7 @@ void Tiles<S>::weights_backward(const Tile& tile, Scratch<S>& s) const {
 }
 
 template <class S>
-void Tiles<S>::add_up(int64_t task, bool is_backward, S* to) const {
+void Tiles<S>::add_up(int64_t task, S* to) const {
   std::vector<const Stored<S>*> rows;
   const int64_t end = std::min(tokens_, (task + 1) * kBlock);
   for (int64_t t = task * kBlock; t < end; ++t) {
@@ -318,7 +318,7 @@ void Tiles<S>::add_up(int64_t task, bool is_backward, S* to) const {
       const at::Tensor& back = travel_->parts()[place.part].back;
       const S* row = back.const_data_ptr<S>() + place.row * back.size(1);
       rows.push_back(stored(row));
-      if (is_backward && beside_ > 0) std::memcpy(dweights_ + sorted, row + d_, sizeof(Sum<S>));
+      if (is_backward_ && beside_ > 0) std::memcpy(dweights_ + sorted, row + d_, sizeof(Sum<S>));
     }
     if (has_shared_) rows.push_back(stored(const_cast<const S*>(own_) + (own_end_ - own_begin_ + t) * d_));
     sum_rows(rows.data(), static_cast<int64_t>(rows.size()), d_, stored(to + t * d_));

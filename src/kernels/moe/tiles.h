@@ -68,7 +68,7 @@ class Tiles {
   void pack_backward(int64_t group, int matrix) const;
 
   // Rows [first, last) of what leaves with a part: of x with weights, of dout.
-  void gather_leaving(int part, int64_t first, int64_t last, bool is_backward);
+  void gather_leaving(int part, int64_t first, int64_t last);
   const at::Tensor& leaving(int part) const { return leaving_[part]; }
   // What becomes of the rows that came with a part: y, or dx with the weights' gradients.
   const at::Tensor& answers(int part) const { return answers_[part]; }
@@ -77,13 +77,13 @@ class Tiles {
   void expert_backward(const Tile& tile, Scratch<S>& scratch) const;
   void weights_backward(const Tile& tile, Scratch<S>& scratch) const;
   // Tokens of a task: to[t] = the sum of the token's rows. In backward also takes the weights' gradients that came back.
-  void add_up(int64_t task, bool is_backward, S* to) const;
+  void add_up(int64_t task, S* to) const;
 
  private:
   void add_groups(const Experts& experts, const int64_t* offsets, S* hidden);
   void add_tiles(int64_t group, int64_t rows, bool foreign);
   void place_rows();
-  void make_room(int64_t packed_matrices, bool is_backward);
+  void make_room(int64_t packed_matrices);
 
   int64_t first_in_group(const Tile& tile) const { return tile.foreign ? groups_[tile.group].own_rows + tile.first : tile.first; }
   int64_t token(const Tile& tile, int64_t i) const;
@@ -102,7 +102,7 @@ class Tiles {
   std::optional<Travel> travel_;
   std::vector<at::Tensor> received_;     // x with weights, by part; in backward
   int64_t own_begin_ = 0, own_end_ = 0;  // this rank's sorted rows that stay here
-  bool has_shared_ = false;
+  bool has_shared_ = false, is_backward_ = false;
   int64_t most_width_ = 0;
   std::vector<Group<S>> groups_;
   std::vector<Tile> tiles_;
