@@ -7,9 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "arguments.h"
+#include "local_ranks.h"
 #include "model_argument.h"
 #include "subcommand.h"
 #include "train/bench_kernels.h"
+#include "train/bench_mega.h"
 #include "train/bench_step.h"
 #include "train/run_model.h"
 
@@ -39,10 +41,10 @@ void add_options(CLI::App& app, Common& common, int& repetitions) {
   app.add_flag("--json", common.json, "print JSON instead of a table");
 }
 
-void set_up_process(const Common& common) {
+void set_up_process(const Common& common, const dist::World* world = nullptr) {
   train::TrainSection process;
   process.threads = common.threads;
-  train::set_up_libtorch(process);
+  train::set_up_libtorch(process, world);
 }
 
 // With what was asked for.
@@ -99,32 +101,50 @@ int bench_step(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-int bench_mega(const std::vector<std::string>& arguments) {
+void print_mega(const train::BenchMegaResult& result, const Common& common, int repetitions) {
+  fmt::print("{} tokens{}, {}, {} threads, {} repetitions; forward and backward, medians\n", result.tokens,
+             result.ranks > 1 ? fmt::format(" on each of {} ranks", result.ranks) : "", common.dtype, result.threads,
+             repetitions);
+  const auto waited = [&](double percent) {
+    return result.ranks > 1 ? fmt::format("; waits for others {:.1f} %", percent) : std::string();
+  };
+  fmt::print("  {:<32} {:>8.3f} s{}\n", "library operations", result.off_seconds, waited(result.off_waited));
+  const auto line = [&](const char* what, double seconds, const train::Gain& gain, double percent) {
+    fmt::print("  {:<32} {:>8.3f} s  {:+.1f} % tokens/s ({:+.1f} to {:+.1f}){}\n", what, seconds, gain.median, gain.least,
+               gain.most, waited(percent));
+  };
+  line("MegaMoE", result.moe_seconds, result.moe, result.moe_waited);
+  line("MegaMoE, MegaGate and MegaMHC", result.all_seconds, result.all, result.all_waited);
+}
+
+int bench_mega(const std::vector<std::string>& all_arguments) {
+  std::vector<std::string> arguments = all_arguments;
+  const RankStart start = take_rank_start(arguments);
   CLI::App app("Time forward and backward with and without the mega kernels, in turn", "hyperparallel bench mega");
   Common common{"", "bfloat16"};
-  train::BenchStepOptions options;
-  options.lengths = {4096};
-  options.repetitions = 5;
+  train::BenchMegaOptions options;
   add_options(app, common, options.repetitions);
-  app.add_option("--tokens", options.lengths[0], "length of the row")->capture_default_str()->check(kLengths);
+  app.add_option("--tokens", options.tokens, "length of each rank's row")->capture_default_str()->check(kLengths);
+  app.allow_extras();
+  app.footer(
+      "--ranks N runs as N processes, between which experts lie.\n"
+      "The keys of a configuration's parallel section: --parallel.ep=2");
   if (!parse_arguments(app, arguments)) return 0;
-  set_up_process(common);
   options.compute = common.type();
-  const train::BenchMegaResult result = train::bench_mega(read_model_argument(common.model), options);
-  if (common.json) {
-    print_json(to_json(result), common, options.repetitions);
+  std::vector<std::string> overrides = app.remaining();
+  overrides.insert(overrides.begin(), "--parallel.ep=-1");
+  const train::Config config = train::config_of_overrides(overrides, {"parallel"});
+  train::check_layout(config, start.ranks);
+  std::vector<std::string> words{"mega"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return run_on_ranks(start, "bench", words, dist::Seconds(config.parallel.timeout), [&](dist::World* world) {
+    set_up_process(common, world);
+    const train::Ranks ranks = train::make_ranks(config, world);
+    const train::BenchMegaResult result = train::bench_mega(read_model_argument(common.model), options, ranks);
+    if (!ranks.is_first()) return 0;
+    common.json ? print_json(to_json(result), common, options.repetitions) : print_mega(result, common, options.repetitions);
     return 0;
-  }
-  fmt::print("{} tokens, {}, {} threads, {} repetitions; forward and backward, medians\n", result.tokens, common.dtype,
-             result.threads, options.repetitions);
-  fmt::print("  library operations                  {:>8.3f} s\n", result.off_seconds);
-  const auto line = [](const char* what, double seconds, const train::Gain& gain) {
-    fmt::print("  {:<35} {:>8.3f} s  {:+.1f} % tokens/s ({:+.1f} to {:+.1f})\n", what, seconds, gain.median, gain.least,
-               gain.most);
-  };
-  line("MegaMoE", result.moe_seconds, result.moe);
-  line("MegaMoE, MegaGate and MegaMHC", result.all_seconds, result.all);
-  return 0;
+  });
 }
 
 int bench_kernels(const std::vector<std::string>& arguments) {
@@ -154,6 +174,7 @@ int bench_kernels(const std::vector<std::string>& arguments) {
                1e3 * kernel.limit_seconds, 100 * kernel.limit_seconds / kernel.ours_seconds,
                kernel.limited_by_memory ? "of copying" : "of products");
   }
+  for (const std::string& kernel : result.too_large) fmt::print("not timed: {}\n", kernel);
   return 0;
 }
 

@@ -21,6 +21,7 @@ struct BenchKernelsResult {
   double compute_gflops = 0;  // at::mm, 2048^3, in the type of computation
   double copy_gbytes = 0;     // a second, read and written ones both counted
   std::vector<KernelTimes> kernels;
+  std::vector<std::string> too_large;  // what memory does not hold, with what it takes
 };
 
 // Every operation of the architecture that has kernels of our own, forward and backward, in turn with library operations; medians

@@ -13,9 +13,6 @@
 
 namespace hyperparallel::train {
 
-// Of at least one; the upper one of two in the middle.
-double median_of(std::vector<double> values);
-
 struct BenchStepOptions {
   std::vector<int64_t> lengths = {512};  // tokens of the row
   at::ScalarType compute = at::kFloat;
@@ -48,21 +45,5 @@ struct BenchStepResult {
 BenchStepResult bench_step(const models::ArchitecturePtr& architecture, const BenchStepOptions& options);
 
 nlohmann::ordered_json to_json(const BenchStepResult& result);
-
-// What the mega kernels gain: forward and backward of one row of random tokens with library operations (off), with the experts as
-// one plan (moe) and with experts, router and mHC so (all), all other kernels equal, in turn.
-struct Gain {
-  double median = 0, least = 0, most = 0;  // percent more tokens a second, by repetitions
-};
-struct BenchMegaResult {
-  int threads = 0;
-  int64_t tokens = 0;
-  double off_seconds = 0, moe_seconds = 0, all_seconds = 0;  // medians
-  Gain moe, all;
-};
-// Of `options` the first length, the type and repetitions count.
-BenchMegaResult bench_mega(const models::ArchitecturePtr& architecture, const BenchStepOptions& options);
-
-nlohmann::ordered_json to_json(const BenchMegaResult& result);
 
 }  // namespace hyperparallel::train

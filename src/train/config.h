@@ -133,14 +133,12 @@ struct ParallelSection {
 };
 
 struct KernelsSection {
-  Kernel attention = Kernel::kFused;
+  Kernel attention = Kernel::kMega;
   Kernel indexer = Kernel::kMega;
   Kernel gate = Kernel::kMega;
   Kernel moe = Kernel::kMega;
   Kernel mhc = Kernel::kMega;
-  Kernel engram = Kernel::kReference;
-  Kernel cross_entropy = Kernel::kReference;
-  Kernel linear = Kernel::kReference;
+  Kernel engram = Kernel::kMega;
   int64_t attention_chunk = 0;
   int64_t index_chunk = 0;
   int64_t cross_entropy_chunk = 0;

@@ -93,13 +93,6 @@ class Checker {
   }
 
   void check_unfinished() {
-    const KernelsSection& k = c_.kernels;
-    const std::pair<const char*, Kernel> operations[] = {
-        {"engram", k.engram}, {"cross_entropy", k.cross_entropy}, {"linear", k.linear}};
-    for (const auto& [name, kernel] : operations) {
-      if (kernel != Kernel::kReference) unfinished(fmt::format("kernels.{}", name), kernels::to_string(kernel), "reference");
-    }
-    if (k.attention == Kernel::kMega) unfinished("kernels.attention", "mega", "reference, fused");
     if (c_.data.allow_http) unfinished("data.allow_http", "true", "false");
   }
 

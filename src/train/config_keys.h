@@ -133,9 +133,7 @@ void visit_keys(V& visit, C& c) {
   visit("gate", c.gate, any(), "router scores, choice of experts and their weights");
   visit("moe", c.moe, any(), "experts");
   visit("mhc", c.mhc, any(), "residual streams");
-  visit("engram", c.engram, any(), "Engram look-up and gate");
-  visit("cross_entropy", c.cross_entropy, any(), "vocabulary projection with its loss");
-  visit("linear", c.linear, any(), "other projections");
+  visit("engram", c.engram, any(), "Engram gate");
   visit("attention_chunk", c.attention_chunk, at_least(0, "queries"), "queries per pass of the attention, at most; 0: 128");
   visit("index_chunk", c.index_chunk, at_least(0, "scores"),
         "scores over all heads that a pass of the indexer holds, at most; 0: 8388608");

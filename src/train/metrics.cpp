@@ -104,7 +104,8 @@ std::vector<std::pair<std::string, double>> dashboard_scalars(const StepMetrics&
 MemoryUse memory_use() {
   return {.rss_bytes = proc_bytes("/proc/self/status", "VmRSS:"),
           .peak_rss_bytes = proc_bytes("/proc/self/status", "VmHWM:"),
-          .machine_bytes = proc_bytes("/proc/meminfo", "MemTotal:")};
+          .machine_bytes = proc_bytes("/proc/meminfo", "MemTotal:"),
+          .available_bytes = proc_bytes("/proc/meminfo", "MemAvailable:")};
 }
 
 double measure_peak_gflops(at::ScalarType type) {

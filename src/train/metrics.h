@@ -68,6 +68,7 @@ struct MemoryUse {
   int64_t rss_bytes = 0;       // resident now
   int64_t peak_rss_bytes = 0;  // highest since the process began
   int64_t machine_bytes = 0;   // memory of the machine
+  int64_t available_bytes = 0;  // of it, without swapping
 };
 MemoryUse memory_use();  // of this process, from /proc
 

@@ -35,7 +35,7 @@ void choose_kernels(const KernelsSection& kernels, models::ProgramOptions& optio
   if (kernels.attention_chunk > 0) options.attention_chunk = kernels.attention_chunk;
   if (kernels.index_chunk > 0) options.index_chunk_elements = kernels.index_chunk;
   if (kernels.cross_entropy_chunk > 0) options.cross_entropy_chunk = kernels.cross_entropy_chunk;
-  options.kernels = {kernels.attention, kernels.gate, kernels.moe, kernels.mhc, kernels.indexer};
+  options.kernels = {kernels.attention, kernels.gate, kernels.moe, kernels.mhc, kernels.indexer, kernels.engram};
 }
 
 models::ProgramOptions program_options(const Config& config, const engine::Layout& layout) {

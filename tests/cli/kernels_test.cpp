@@ -14,7 +14,7 @@ using testing::HasSubstr;
 TEST(InspectKernels, ShowsWhatIsTakenAndWhyNotAFasterOne) {
   const ProgramResult result = run_program("inspect kernels configs/tiny.yaml");
   EXPECT_EQ(result.code, 0) << result.error;
-  for (const char* operation : {"attention", "indexer", "gate", "experts", "shared expert", "mhc"})
+  for (const char* operation : {"attention", "indexer", "gate", "experts", "shared expert", "mhc", "engram"})
     EXPECT_THAT(result.output, HasSubstr(operation));
   const ProgramResult limited = run_program("inspect kernels configs/tiny.yaml --kernels.moe=reference");
   EXPECT_THAT(limited.output, HasSubstr("not mega: the configuration allows no faster one than reference"));
@@ -31,6 +31,17 @@ TEST(BenchMega, GivesGainsAsJson) {
   for (const char* key : {"gain.moe", "gain.all", "seconds.off"}) EXPECT_TRUE(json.at(key).is_number()) << key;
 }
 
+TEST(BenchMega, RunsOnRanksBetweenWhichExpertsLie) {
+  const ProgramResult result =
+      run_program("bench mega configs/tiny.yaml --ranks 2 --tokens 64 --repetitions 1 --threads 1 --json");
+  ASSERT_EQ(result.code, 0) << result.error;
+  const auto json = nlohmann::json::parse(result.output);
+  EXPECT_EQ(json.at("ranks"), 2);
+  EXPECT_GT(json.at("waited.off").get<double>(), 0);
+  EXPECT_THAT(run_program("bench mega configs/tiny.yaml --ranks 2 --parallel.ep=3").error, HasSubstr("ep"));
+  EXPECT_THAT(run_program("bench mega configs/tiny.yaml --kernels.moe=mega").error, HasSubstr("--kernels.*: not used here"));
+}
+
 TEST(BenchKernels, GivesALineForEveryKernel) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     const ProgramResult result = run_program(
@@ -43,7 +54,8 @@ TEST(BenchKernels, GivesALineForEveryKernel) {
       for (const char* key : {"seconds.ours", "seconds.library", "seconds.limit"})
         EXPECT_GT(kernel.at(key).get<double>(), 0) << key;
     }
-    EXPECT_THAT(operations, testing::ElementsAre("attention", "indexer", "gate", "moe", "mhc", "norm", "rope", "cross_entropy"));
+    EXPECT_THAT(operations,
+                testing::ElementsAre("attention", "indexer", "gate", "moe", "mhc", "engram", "norm", "rope", "cross_entropy"));
   }
   EXPECT_THAT(run_program("bench kernels configs/llama_tiny.yaml --tokens 8").error, HasSubstr("no kernels of its own"));
 }

@@ -21,7 +21,7 @@ double at3(const at::Tensor& x, int64_t i, int64_t j, int64_t k) {
 
 struct Mix {
   int64_t tokens, n, d;
-  at::Tensor streams = normal({tokens, n, d}, "streams"), fn = normal({(2 + n) * n, n*d}, "fn", at::kDouble, 0.3);
+  at::Tensor streams = normal({tokens, n, d}, "streams"), fn = normal({(2 + n) * n, n * d}, "fn", at::kDouble, 0.3);
   at::Tensor scale = at::tensor({0.7, 1.3, 0.9}, at::kDouble), base = normal({(2 + n) * n}, "base");
 };
 
@@ -222,11 +222,20 @@ struct Write {
   at::Tensor q_weight = normal({n, d}, "q"), k_weight = normal({n, d}, "k"), closed = at::zeros({tokens}, at::kBool);
 };
 
-TEST(EngramWrite, EqualsAPlainLoopAndAClosedGateLeavesTheStream) {
+// Of streams, key, value, q_weight, k_weight.
+std::pair<at::Tensor, at::Tensor> write(const Tensors& x, const at::Tensor& closed, double eps, Implementation how) {
+  const at::Tensor kv = at::cat({x[1].reshape({x[1].size(0), -1}), x[2]}, 1);
+  return engram_write(x[0], kv, x[3], x[4], closed, eps, how);
+}
+class EngramWrite : public ::testing::TestWithParam<Implementation> {};
+INSTANTIATE_TEST_SUITE_P(Kernels, EngramWrite, ::testing::Values(Implementation::kReference, Implementation::kFused),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
+
+TEST_P(EngramWrite, EqualsAPlainLoopAndAClosedGateLeavesTheStream) {
   Write w;
   w.closed[2] = true;
   const double eps = 0.1;
-  const auto [gate, out] = engram_write(strided(w.streams), w.key, w.value, w.q_weight, w.k_weight, w.closed, eps);
+  const auto [gate, out] = write({strided(w.streams), w.key, w.value, w.q_weight, w.k_weight}, w.closed, eps, GetParam());
   for (int64_t t = 0; t < w.tokens; ++t) {
     for (int64_t k = 0; k < w.n; ++k) {
       double dot = 0, x2 = 0, k2 = 0;
@@ -243,29 +252,64 @@ TEST(EngramWrite, EqualsAPlainLoopAndAClosedGateLeavesTheStream) {
     }
   }
   EXPECT_SAME_BITS(out[2], w.streams[2]);
-  expect_finite_differences([&](const Tensors& x) { return engram_write(x[0], x[1], x[2], x[3], x[4], w.closed, eps).second; },
+  expect_finite_differences([&](const Tensors& x) { return write(x, w.closed, eps, GetParam()).second; },
                             {w.streams, w.key, w.value, w.q_weight, w.k_weight}, 1e-5);
 }
 
-TEST(EngramWrite, BelowTheFloorOnlyTheValueGetsAGradient) {
+TEST_P(EngramWrite, BelowTheFloorOnlyTheValueGetsAGradient) {
   Write w;
   w.key.mul_(1e-9);  // with eps 1 the dot is far below 1e-6
-  const auto f = [&](const Tensors& x) { return engram_write(x[0], x[1], x[2], x[3], x[4], w.closed, 1.0).second; };
+  const auto f = [&](const Tensors& x) { return write(x, w.closed, 1.0, GetParam()).second; };
   const at::Tensor cotangent = normal(w.streams.sizes(), "cotangent");
   const Tensors g = gradients(f, {w.streams, w.key, w.value, w.q_weight, w.k_weight}, cotangent);
   EXPECT_SAME_BITS(g[0], cotangent);
   for (int i : {1, 3, 4}) EXPECT_EQ(g[i].abs().max().item<double>(), 0) << i;
   EXPECT_GT(g[2].abs().min().item<double>(), 0);
-  const auto gate = engram_write(w.streams, w.key, w.value, w.q_weight, w.k_weight, w.closed, 1.0).first;
+  const auto gate = write({w.streams, w.key, w.value, w.q_weight, w.k_weight}, w.closed, 1.0, GetParam()).first;
   const double up = sigmoid(1e-3), down = sigmoid(-1e-3);  // sign of the dot, size of the floor
   EXPECT_TRUE(((gate - up).abs() < 1e-12).logical_or((gate - down).abs() < 1e-12).all().item<bool>());
 }
 
-TEST(EngramWrite, NoTokensAreFine) {
-  const auto [gate, out] = engram_write(at::ones({0, 3, 7}), at::ones({0, 3, 7}), at::ones({0, 7}), at::ones({3, 7}),
-                                        at::ones({3, 7}), at::zeros({0}, at::kBool), 1e-6);
+TEST_P(EngramWrite, NoTokensAreFine) {
+  const auto [gate, out] = engram_write(at::ones({0, 3, 7}), at::ones({0, 28}), at::ones({3, 7}), at::ones({3, 7}),
+                                        at::zeros({0}, at::kBool), 1e-6, GetParam());
   EXPECT_EQ(gate.sizes(), at::IntArrayRef({0, 3}));
   EXPECT_EQ(out.sizes(), at::IntArrayRef({0, 3, 7}));
+}
+
+// Over odd sizes, many tokens (several parts of the gain's gradient) and types; the same bits for any number of threads.
+TEST(FusedEngramWrite, EqualsTheReferenceInEveryType) {
+  for (const auto& [tokens, n, d] : {std::array<int64_t, 3>{1, 1, 1}, {3, 4, 31}, {7, 2, 64}, {331, 3, 50}, {1300, 1, 17}}) {
+    for (const auto& [type, tolerance] :
+         {std::pair{at::kDouble, 1e-12}, std::pair{at::kFloat, 2e-5}, std::pair{at::kBFloat16, 0.01}}) {
+      const at::Tensor closed = normal({tokens}, "closed") > 0.8, cotangent = normal({tokens, n, d}, "cotangent", type);
+      const Tensors inputs{normal({tokens, n, d}, "streams", type), normal({tokens, (n + 1) * d}, "kv", type),
+                           normal({n, d}, "q", type == at::kDouble ? at::kDouble : at::kFloat),
+                           normal({n, d}, "k", type == at::kDouble ? at::kDouble : at::kFloat)};
+      const auto of = [&](Implementation how, const Tensors& given, const at::Tensor& up) {
+        const auto f = [&](const Tensors& x) { return engram_write(x[0], x[1], x[2], x[3], closed, 1e-6, how).second; };
+        Tensors all = gradients(f, given, up);
+        const auto [gate, out] = engram_write(given[0], given[1], given[2], given[3], closed, 1e-6, how);
+        all.insert(all.end(), {gate, out});
+        return all;
+      };
+      Tensors in_double;
+      for (const at::Tensor& input : inputs) in_double.push_back(input.to(at::kDouble));
+      const Tensors exact = of(Implementation::kReference, in_double, cotangent.to(at::kDouble)),
+                    reference = of(Implementation::kReference, inputs, cotangent),
+                    found = of(Implementation::kFused, inputs, cotangent);
+      at::set_num_threads(3);
+      const Tensors again = of(Implementation::kFused, inputs, cotangent);
+      at::set_num_threads(1);
+      for (size_t i = 0; i < found.size(); ++i) {
+        const auto off = [&](const at::Tensor& x) { return (x.to(at::kDouble) - exact[i]).norm().item<double>(); };
+        // The root of a small dot makes rounding large, for the reference as well.
+        EXPECT_LE(off(found[i]), std::max(3 * off(reference[i]), tolerance * (1e-3 + exact[i].norm().item<double>())))
+            << i << " in " << type << " of " << d;
+        EXPECT_SAME_BITS(found[i], again[i]);
+      }
+    }
+  }
 }
 
 }  // namespace

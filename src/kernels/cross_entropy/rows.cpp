@@ -3,12 +3,11 @@
 #include <cmath>
 
 #include "base/vectorise.h"
+#include "kernels/lanes.h"
 #include "kernels/vector_math.h"
 
 namespace hyperparallel::kernels::cross_entropy {
 namespace {
-
-constexpr int kLanes = 16;  // numbers side by side, so that every instruction set gives the same bits
 
 // exp(x - top); NaN where x is not finite, which vector_exp would not tell.
 template <class T>
@@ -34,9 +33,7 @@ void log_sums(int64_t rows, int64_t words, const S* logits, T* out) {
       for (int64_t i = 0; i < whole; i += kLanes)
         for (int l = 0; l < kLanes; ++l) sum[l] += exp_or_nan(widened(row[i + l]), top);
       for (int64_t i = whole; i < words; ++i) sum[i - whole] += exp_or_nan(widened(row[i]), top);
-      for (int half = kLanes / 2; half > 0; half /= 2)
-        for (int l = 0; l < half; ++l) sum[l] += sum[l + half];
-      out[r] = top + std::log(sum[0]);
+      out[r] = top + std::log(folded(sum));
     }
   });
 }

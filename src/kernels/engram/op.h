@@ -8,13 +8,21 @@
 #include "base/aten.h"
 
 #include <utility>
+#include <vector>
+
+#include "kernels/choice.h"
 
 namespace hyperparallel::kernels {
 
-// streams, key [tokens, n, d]; value [tokens, d]; q_weight, k_weight [n, d]; closed bool [tokens]
-// -> gate [tokens, n] FP32 (FP64), streams after the write [tokens, n, d].
-std::pair<at::Tensor, at::Tensor> engram_write(const at::Tensor& streams, const at::Tensor& key, const at::Tensor& value,
-                                               const at::Tensor& q_weight, const at::Tensor& k_weight, const at::Tensor& closed,
-                                               double eps);
+// streams [tokens, n, d]; kv [tokens, (n + 1) d]: keys of the streams, then the value; q_weight, k_weight [n, d]; closed bool
+// [tokens] -> gate [tokens, n] FP32 (FP64), not to be derived; streams after the write [tokens, n, d]. Fused: one pass forward
+// and one backward, which keep streams and kv alone; the same bits for any number of threads.
+std::pair<at::Tensor, at::Tensor> engram_write(const at::Tensor& streams, const at::Tensor& kv, const at::Tensor& q_weight,
+                                               const at::Tensor& k_weight, const at::Tensor& closed, double eps,
+                                               Implementation how = Implementation::kFused);
+std::pair<at::Tensor, at::Tensor> engram_write_reference(const at::Tensor& streams, const at::Tensor& kv,
+                                                         const at::Tensor& q_weight, const at::Tensor& k_weight,
+                                                         const at::Tensor& closed, double eps);
+std::vector<Candidate> engram_candidates();
 
 }  // namespace hyperparallel::kernels

@@ -15,13 +15,13 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr int64_t kTokens = 256;  // of a task
+constexpr int64_t kTaskTokens = 256;  // of a task
 
 // body(first, count) for blocks of tokens.
 template <class Body>
 void over_tokens(const char* name, int64_t tokens, const Body& body) {
-  const int64_t tasks = (tokens + kTokens - 1) / kTokens;
-  runtime::run_independent(name, tasks, [&](int64_t task) { body(task * kTokens, std::min(kTokens, tokens - task * kTokens)); });
+  const int64_t tasks = (tokens + kTaskTokens - 1) / kTaskTokens;
+  runtime::run_independent(name, tasks, [&](int64_t task) { body(task * kTaskTokens, std::min(kTaskTokens, tokens - task * kTaskTokens)); });
 }
 
 moe::GateShape shape_of(const at::Tensor& logits, const RouterRule& rule) {

@@ -4,11 +4,10 @@
 #include <vector>
 
 #include "base/vectorise.h"
+#include "kernels/lanes.h"
 
 namespace hyperparallel::kernels::norm {
 namespace {
-
-constexpr int kLanes = 16;  // sums that go side by side, so that every instruction set gives the same bits
 
 // The sum of at(i) for i below `size`.
 template <class T, class At>
@@ -18,9 +17,7 @@ HP_INLINE T sum_of(int64_t size, const At& at) {
   for (; i + kLanes <= size; i += kLanes)
     for (int l = 0; l < kLanes; ++l) lanes[l] += at(i + l);
   for (int l = 0; i < size; ++i, ++l) lanes[l] += at(i);
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
-  return lanes[0];
+  return folded(lanes);
 }
 
 template <class S, class T>

@@ -56,11 +56,12 @@ struct AuxiliaryLosses {
 
 // The fastest implementations that may be taken (kernels/choice.h).
 struct KernelLimits {
-  kernels::Implementation attention = kernels::Implementation::kFused;
+  kernels::Implementation attention = kernels::Implementation::kMega;
   kernels::Implementation gate = kernels::Implementation::kMega;
   kernels::Implementation moe = kernels::Implementation::kMega;
   kernels::Implementation mhc = kernels::Implementation::kMega;
   kernels::Implementation indexer = kernels::Implementation::kMega;
+  kernels::Implementation engram = kernels::Implementation::kMega;
 };
 
 // The rank whose program it is, and how its segments compute (`kernels` of the configuration).
@@ -138,10 +139,16 @@ struct PlannedPictures {
 
 // One operation of a model at its sizes, as `hyperparallel bench kernels` times it.
 struct KernelBenchmark {
-  std::string operation, shape;
+  std::string shape;
   // Forward and backward, or forward alone where nothing is derived; each may be called any number of times.
   std::function<void()> ours, library;
   double flops = 0, bytes = 0;  // that a call must at least compute and move
+};
+// Its data are there while it is.
+struct KernelBenchmarkMaker {
+  std::string operation;
+  double memory_bytes = 0;  // about what it takes
+  std::function<KernelBenchmark()> make;
 };
 
 // What not every family can do.
@@ -180,7 +187,7 @@ class Architecture {
   virtual std::vector<engine::ParameterSpec> parameters_without_forward() const { return {}; }
 
   // The operations that have kernels of our own, on random numbers of one row of so many tokens.
-  virtual std::vector<KernelBenchmark> kernel_benchmarks(int64_t /*tokens*/, at::ScalarType /*compute*/) const { return {}; }
+  virtual std::vector<KernelBenchmarkMaker> kernel_benchmarks(int64_t /*tokens*/, at::ScalarType /*compute*/) const { return {}; }
 
   virtual bool can(Ability) const { return false; }
 };

@@ -84,7 +84,7 @@ class V41Architecture : public Architecture {
     return deepseek_v41::symbol_sizes(config, ProgramOptions{options}, tokens, pictures, routing);
   }
   std::vector<engine::ParameterSpec> parameters_without_forward() const override { return draft_parameters(config); }
-  std::vector<KernelBenchmark> kernel_benchmarks(int64_t tokens, at::ScalarType compute) const override {
+  std::vector<KernelBenchmarkMaker> kernel_benchmarks(int64_t tokens, at::ScalarType compute) const override {
     return deepseek_v41::kernel_benchmarks(config.text, tokens, compute);
   }
   bool can(Ability) const override { return true; }

@@ -1,5 +1,7 @@
 #include "kernels/engram/op.h"
 
+#include <fmt/format.h>
+
 #include "kernels/rows/op.h"
 #include "models/deepseek_v41/builder.h"
 
@@ -71,14 +73,15 @@ ValueId add_engram(ModelBuilder& builder, int64_t layer, ValueId streams) {
   const ValueId closed = builder.inputs.closed, places = inputs.found;
   const ValueId shard = enter_shard(builder, name + ".streams", streams);
   const ValueId out = program.value(leaving_shard(builder, layer_name(layer) + ".engram_out"), {"shard", n, d});
+  const auto how = builder.choose("engram", fmt::format("{} streams of {}", n, d), builder.options.kernels.engram,
+                                  kernels::engram_candidates());
   program.segment(
       name + ".write", {answer, places, shard, closed}, {out}, {wkv, q_weight, k_weight},
-      [=, eps = text.rms_norm_eps](SegmentRun& run) {
+      [=, eps = text.rms_norm_eps, how = how](SegmentRun& run) {
         const at::Tensor looked_up = kernels::gather_rows(run.read(answer), run.read(places)).view({-1, columns * width});
         const at::Tensor kv = engine::linear(looked_up, run.weight(wkv));  // [shard, (n + 1) hidden]
-        const at::Tensor key = kv.narrow(1, 0, n * d).view({-1, n, d}), value = kv.narrow(1, n * d, d);
-        auto [gate, written] = kernels::engram_write(run.read(shard), key, value, run.parameter(q_weight),
-                                                     run.parameter(k_weight), run.read(closed), eps);
+        auto [gate, written] = kernels::engram_write(run.read(shard), kv, run.parameter(q_weight), run.parameter(k_weight),
+                                                     run.read(closed), eps, how);
         run.observe(layer_name(layer) + ".engram_gate", "shard", [&gate = gate] { return gate; });
         run.make(out, written);
       });

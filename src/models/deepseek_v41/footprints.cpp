@@ -37,6 +37,7 @@ class Declaration {
         mega_indexer_(
             kernels::choose(options.kernels.indexer, kernels::index_candidates(options.compute, t_.index_head_dim)).taken ==
             kernels::Implementation::kMega),
+        fused_engram_(options.kernels.engram >= kernels::Implementation::kFused),
         moe_limit_(options.kernels.moe),
         compute_(options.compute),
         rows_(layout_.sequence_parallel ? "shard" : "tokens") {}
@@ -305,6 +306,13 @@ class Declaration {
   void add_engram(const std::string& name) {
     const int64_t n = t_.hc_mult, d = t_.hidden_size, looked_up = t_.engram_columns() * t_.engram_head_dim;
     Footprint write;
+    if (fused_engram_) {
+      write.saved = {compute({"shard", looked_up}), compute({"shard", (n + 1) * d}), math({4, "shard", n})};
+      write.backward = {compute({"shard", n, d}), compute({"shard", (n + 1) * d}), math({16, n, d}),
+                        compute({"shard", looked_up})};
+      set(name + ".write", write);
+      return;
+    }
     write.saved = {compute({"shard", looked_up}), math({"shard", (n + 1) * d}), math({"shard", n, d}), cast({"shard", n, d}),
                    math({10, "shard", n})};
     write.forward = {math({2, "shard", n, d}), cast({"shard", n, d})};
@@ -400,7 +408,7 @@ class Declaration {
   const TextConfig& t_;
   const engine::Layout& layout_;
   const bool fused_;  // attention
-  const bool mega_mhc_, mega_indexer_;
+  const bool mega_mhc_, mega_indexer_, fused_engram_;
   const kernels::Implementation moe_limit_;
   const at::ScalarType compute_;
   const Dimension rows_;  // of the streams

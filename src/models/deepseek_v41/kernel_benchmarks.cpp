@@ -12,6 +12,7 @@
 #include "engine/experts.h"
 #include "engine/weight.h"
 #include "kernels/attention/op.h"
+#include "kernels/engram/op.h"
 #include "kernels/indexer/op.h"
 #include "kernels/mhc/op.h"
 #include "kernels/moe/op.h"
@@ -50,33 +51,53 @@ class Benchmarks {
         tokens_(tokens),
         math_(at::TensorOptions(kernels::math_type(compute))),
         options_(at::TensorOptions(compute)),
-        bytes_(static_cast<double>(c10::elementSize(compute))) {}
+        bytes_(static_cast<double>(c10::elementSize(compute))) {
+    for (int64_t ratio : t_.compress_ratios)
+      if (ratio_ == 0) ratio_ = ratio;
+  }
 
-  std::vector<KernelBenchmark> all() {
-    at::manual_seed(1);
-    const auto has_groups = std::ranges::find_if(t_.compress_ratios, [](int64_t ratio) { return ratio > 0; });
-    if (has_groups != t_.compress_ratios.end()) add_attention(*has_groups), add_indexer(*has_groups);
-    add_router();
-    add_experts();
-    add_mhc();
-    add_norm();
-    add_rope();
-    add_cross_entropy();
-    return std::move(made_);
+  // Its list keeps it alive.
+  static std::vector<KernelBenchmarkMaker> all(const std::shared_ptr<Benchmarks>& self) {
+    const TextConfig& t = self->t_;
+    const auto tokens = static_cast<double>(self->tokens_), bytes = self->bytes_;
+    const auto d = static_cast<double>(t.hidden_size), n = static_cast<double>(t.hc_mult);
+    std::vector<KernelBenchmarkMaker> list;
+    // `numbers`: of tensors that a call keeps or makes, about; half of them in the math type.
+    const auto add = [&](const char* operation, double numbers, KernelBenchmark (Benchmarks::*make)() const) {
+      list.push_back({operation, numbers * (bytes + 4) / 2, [=] {
+                        at::manual_seed(1);
+                        return (self.get()->*make)();
+                      }});
+    };
+    const double heads = static_cast<double>(t.num_attention_heads * t.head_dim), words = static_cast<double>(t.vocab_size) * d,
+                 experts = static_cast<double>(t.n_routed_experts * t.moe_intermediate_size) * d,
+                 rows = tokens * static_cast<double>(t.num_experts_per_tok);
+    if (self->ratio_ > 0) {
+      add("attention", tokens * (8 * heads + 3 * static_cast<double>(t.index_topk)), &Benchmarks::attention);
+      add("indexer", tokens * static_cast<double>(t.index_n_heads * t.index_head_dim + 2 * t.index_topk), &Benchmarks::indexer);
+    }
+    add("gate", 8 * tokens * static_cast<double>(t.n_routed_experts), &Benchmarks::router);
+    add("moe", 12 * experts + rows * (4 * d + 8 * static_cast<double>(t.moe_intermediate_size)), &Benchmarks::experts);
+    add("mhc", 14 * tokens * n * d, &Benchmarks::mhc);
+    if (!t.engram_layer_ids.empty()) add("engram", 16 * tokens * n * d, &Benchmarks::engram);
+    add("norm", 8 * tokens * d, &Benchmarks::norm);
+    add("rope", 8 * tokens * heads, &Benchmarks::rope);
+    add("cross_entropy", 4 * words + 4 * tokens * static_cast<double>(t.vocab_size), &Benchmarks::cross_entropy);
+    return list;
   }
 
  private:
   at::Tensor normal(at::IntArrayRef sizes, double std = 1) const { return (at::randn(sizes) * std).to(options_); }
   at::Tensor normal_math(at::IntArrayRef sizes, double std = 1) const { return (at::randn(sizes) * std).to(math_); }
 
-  void add_attention(int64_t ratio) {
-    const int64_t heads = t_.num_attention_heads, d = t_.head_dim, groups = tokens_ / ratio, k = std::min(t_.index_topk, groups);
+  KernelBenchmark attention() const {
+    const int64_t heads = t_.num_attention_heads, d = t_.head_dim, groups = tokens_ / ratio_, k = std::min(t_.index_topk, groups);
     const at::Tensor row = at::arange(tokens_), start = at::zeros({tokens_}, at::kLong);
     at::Tensor topk = at::randint(std::max<int64_t>(1, groups), {tokens_, k}, at::kInt);
     topk = std::get<0>(topk.sort(1));
     const at::Tensor again = topk.narrow(1, 1, std::max<int64_t>(0, k - 1)).eq(topk.narrow(1, 0, std::max<int64_t>(0, k - 1)));
     if (k > 1) topk.narrow(1, 1, k - 1).masked_fill_(again, -1);
-    topk.masked_fill_(topk.ge(((row + 1) / ratio).floor().unsqueeze(1)), -1);
+    topk.masked_fill_(topk.ge(((row + 1) / ratio_).floor().unsqueeze(1)), -1);
     const Tensors inputs{normal({tokens_, heads, d}), normal({tokens_, d}), normal({groups, d}), normal_math({heads})};
     const auto run = [=, window = t_.sliding_window](bool fused) {
       return step(inputs, [=](const Tensors& x) {
@@ -86,16 +107,16 @@ class Benchmarks {
     const double keys = static_cast<double>(topk.ge(0).sum().item<int64_t>()) +
                         static_cast<double>(tokens_ * std::min(t_.sliding_window, tokens_));
     // Two products forward, four backward.
-    made_.push_back({"attention", fmt::format("{} heads of {}, window {}, {} groups", heads, d, t_.sliding_window, k), run(true),
-                     run(false), 12 * keys * static_cast<double>(heads * d), 0});
+    return {fmt::format("{} heads of {}, window {}, {} groups", heads, d, t_.sliding_window, k), run(true), run(false),
+            12 * keys * static_cast<double>(heads * d), 0};
   }
 
-  void add_indexer(int64_t ratio) {
-    const int64_t heads = t_.index_n_heads, d = t_.index_head_dim, groups = tokens_ / ratio;
+  KernelBenchmark indexer() const {
+    const int64_t heads = t_.index_n_heads, d = t_.index_head_dim, groups = tokens_ / ratio_;
     const kernels::IndexQueries queries{normal({tokens_, heads, d}),
                                         normal({tokens_, heads}),
                                         at::zeros({tokens_}, at::kLong),
-                                        (at::arange(tokens_) + 1).div(ratio, "floor"),
+                                        (at::arange(tokens_) + 1).div(ratio_, "floor"),
                                         heads,
                                         {}};
     const at::Tensor keys = normal({groups, d});
@@ -103,11 +124,11 @@ class Benchmarks {
       return [=] { kernels::choose_groups(queries, keys, k, {}, {}, 8 << 20, how); };
     };
     const double pairs = static_cast<double>(queries.count.sum().item<int64_t>());
-    made_.push_back({"indexer", fmt::format("{} heads of {}, top {} of {}", heads, d, t_.index_topk, groups),
-                     run(Implementation::kMega), run(Implementation::kReference), 2 * pairs * static_cast<double>(heads * d), 0});
+    return {fmt::format("{} heads of {}, top {} of {}", heads, d, t_.index_topk, groups), run(Implementation::kMega),
+            run(Implementation::kReference), 2 * pairs * static_cast<double>(heads * d), 0};
   }
 
-  void add_router() {
+  KernelBenchmark router() const {
     const int64_t experts = t_.n_routed_experts, k = t_.num_experts_per_tok;
     const kernels::RouterChoice choice{{}, normal_math({experts}), normal_math({experts}), at::zeros({tokens_}, at::kBool)};
     const kernels::RouterRule rule{k, t_.gate_temp, t_.norm_topk_prob, t_.routed_scaling_factor};
@@ -118,11 +139,11 @@ class Benchmarks {
       });
     };
     // Logits and scores forward; these, the scores' gradient and that of the logits backward; ids and weights twice.
-    made_.push_back({"gate", fmt::format("top {} of {}", k, experts), run(Implementation::kMega), run(Implementation::kReference),
-                     0, static_cast<double>(tokens_) * (6.0 * 4 * static_cast<double>(experts) + 24.0 * static_cast<double>(k))});
+    return {fmt::format("top {} of {}", k, experts), run(Implementation::kMega), run(Implementation::kReference), 0,
+            static_cast<double>(tokens_) * (6.0 * 4 * static_cast<double>(experts) + 24.0 * static_cast<double>(k))};
   }
 
-  void add_experts() {
+  KernelBenchmark experts() const {
     const int64_t experts = t_.n_routed_experts, k = t_.num_experts_per_tok, d = t_.hidden_size, width = t_.moe_intermediate_size;
     const at::Tensor ids = std::get<1>(at::randn({tokens_, experts}).topk(k, 1));
     const kernels::RowOrder rows = kernels::sort_rows(ids, experts);
@@ -156,11 +177,11 @@ class Benchmarks {
           }
           return Tensors{kernels::combine_rows(at::cat(outs), rows.order, k)};
         });
-    made_.push_back({"moe", fmt::format("top {} of {} x {} x {} x 3", k, experts, d, width), ours, library,
-                     18.0 * static_cast<double>(tokens_ * k) * static_cast<double>(d * width), 0});
+    return {fmt::format("top {} of {} x {} x {} x 3", k, experts, d, width), ours, library,
+            18.0 * static_cast<double>(tokens_ * k) * static_cast<double>(d * width), 0};
   }
 
-  void add_mhc() {
+  KernelBenchmark mhc() const {
     const int64_t n = t_.hc_mult, d = t_.hidden_size, outputs = (2 + n) * n;
     const Tensors inputs{normal({tokens_, d}),         normal({tokens_, n, d}),   normal_math({tokens_, n}),
                          normal_math({tokens_, n, n}), normal_math({tokens_, n}), normal_math({outputs, n * d}, 0.02)};
@@ -175,32 +196,44 @@ class Benchmarks {
     };
     // Forward reads y and streams and writes streams and x; backward reads both streams, y and the gradients of streams and x,
     // and writes the gradients of streams and y.
-    made_.push_back({"mhc", fmt::format("{} streams of {}", n, d), run(Implementation::kMega), run(Implementation::kReference),
-                     6.0 * static_cast<double>(tokens_ * outputs * n * d),
-                     bytes_ * static_cast<double>(tokens_ * d * (5 + 6 * n))});
+    return {fmt::format("{} streams of {}", n, d), run(Implementation::kMega), run(Implementation::kReference),
+            6.0 * static_cast<double>(tokens_ * outputs * n * d), bytes_ * static_cast<double>(tokens_ * d * (5 + 6 * n))};
   }
 
-  void add_norm() {
+  KernelBenchmark engram() const {
+    const int64_t n = t_.hc_mult, d = t_.hidden_size;
+    const Tensors inputs{normal({tokens_, n, d}), normal({tokens_, (n + 1) * d}), normal_math({n, d}), normal_math({n, d})};
+    const auto run = [=, closed = at::zeros({tokens_}, at::kBool), eps = t_.rms_norm_eps](Implementation how) {
+      return step(inputs, [=](const Tensors& x) {
+        return Tensors{kernels::engram_write(x[0], x[1], x[2], x[3], closed, eps, how).second};
+      });
+    };
+    // Forward reads streams, keys and values and writes streams; backward reads all of these and writes three of their gradients.
+    return {fmt::format("{} streams of {}", n, d), run(Implementation::kFused), run(Implementation::kReference), 0,
+            bytes_ * static_cast<double>(tokens_ * d * (8 * n + 3))};
+  }
+
+  KernelBenchmark norm() const {
     const Tensors inputs{normal({tokens_, t_.hidden_size}), normal({t_.hidden_size})};
     const auto run = [=, eps = t_.rms_norm_eps](auto norm) {
       return step(inputs, [=](const Tensors& x) { return Tensors{norm(x[0], x[1], eps)}; });
     };
-    made_.push_back({"norm", fmt::format("rows of {}", t_.hidden_size), run(kernels::rms_norm), run(kernels::rms_norm_reference),
-                     0, 5 * bytes_ * static_cast<double>(tokens_ * t_.hidden_size)});
+    return {fmt::format("rows of {}", t_.hidden_size), run(kernels::rms_norm), run(kernels::rms_norm_reference), 0,
+            5 * bytes_ * static_cast<double>(tokens_ * t_.hidden_size)};
   }
 
-  void add_rope() {
+  KernelBenchmark rope() const {
     const int64_t heads = t_.num_attention_heads, d = t_.head_dim;
     const kernels::RopeTable table = kernels::rope_table(
         at::arange(tokens_), kernels::rope_frequencies(t_.qk_rope_head_dim, 10000), math_.dtype().toScalarType());
     const auto run = [=, x = normal({tokens_, heads, d})](auto rope) {
       return step({x}, [=](const Tensors& in) { return Tensors{rope(in[0], table, false)}; });
     };
-    made_.push_back({"rope", fmt::format("{} heads of {}", heads, d), run(kernels::apply_rope),
-                     run(kernels::apply_rope_reference), 0, 4 * bytes_ * static_cast<double>(tokens_ * heads * d)});
+    return {fmt::format("{} heads of {}", heads, d), run(kernels::apply_rope), run(kernels::apply_rope_reference), 0,
+            4 * bytes_ * static_cast<double>(tokens_ * heads * d)};
   }
 
-  void add_cross_entropy() {
+  KernelBenchmark cross_entropy() const {
     const int64_t d = t_.hidden_size, words = t_.vocab_size;
     const at::Tensor hidden = normal({tokens_, d}), targets = at::randint(words, {tokens_}, at::kLong),
                      table = normal({words, d}, 0.02);
@@ -219,21 +252,21 @@ class Benchmarks {
     const auto library = step({hidden, table}, [=](const Tensors& x) {
       return Tensors{at::nll_loss(at::log_softmax(kernels::to_math(at::linear(x[0], x[1])), 1), targets)};
     });
-    made_.push_back({"cross_entropy", fmt::format("{} words of {}", words, d), ours, library,
-                     6.0 * static_cast<double>(tokens_) * static_cast<double>(words * d), 0});
+    return {fmt::format("{} words of {}", words, d), ours, library,
+            6.0 * static_cast<double>(tokens_) * static_cast<double>(words * d), 0};
   }
 
-  const TextConfig& t_;
-  int64_t tokens_;
+  const TextConfig t_;
+  const int64_t tokens_;
   at::TensorOptions math_, options_;
   double bytes_;
-  std::vector<KernelBenchmark> made_;
+  int64_t ratio_ = 0;  // of groups; 0: there are none
 };
 
 }  // namespace
 
-std::vector<KernelBenchmark> kernel_benchmarks(const TextConfig& text, int64_t tokens, at::ScalarType compute) {
-  return Benchmarks(text, tokens, compute).all();
+std::vector<KernelBenchmarkMaker> kernel_benchmarks(const TextConfig& text, int64_t tokens, at::ScalarType compute) {
+  return Benchmarks::all(std::make_shared<Benchmarks>(text, tokens, compute));
 }
 
 }  // namespace hyperparallel::models::deepseek_v41

@@ -8,6 +8,6 @@
 
 namespace hyperparallel::models::deepseek_v41 {
 
-std::vector<KernelBenchmark> kernel_benchmarks(const TextConfig& text, int64_t tokens, at::ScalarType compute);
+std::vector<KernelBenchmarkMaker> kernel_benchmarks(const TextConfig& text, int64_t tokens, at::ScalarType compute);
 
 }  // namespace hyperparallel::models::deepseek_v41
