@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/attention/amx.h"
 #include "kernels/attention/pairs.h"
 #include "kernels/attention/tokens.h"
 #include "kernels/types.h"
@@ -31,10 +32,11 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // All tensors of one call, contiguous: q and keys as E, in the math type or BF16 as they are; the sink in the math type.
-template <class E>
+template <class E, class Kernel>
 struct Problem {
+  using Element = E;
   using T = typename Query<E>::T;
-  using Attention = std::conditional_t<std::is_same_v<E, Bfloat16Bits>, PairAttention, TokenAttention<T>>;
+  using Attention = Kernel;
   at::Tensor q, window_kv, compressed_kv, topk, sink, row, start;
   int64_t window, tokens, heads, d, k, groups;
   bool rounds;
@@ -88,13 +90,14 @@ struct Problem {
 
 constexpr int64_t kTokens = 16;  // of a task
 
-template <class E>
-at::Tensor forward_of(const Problem<E>& p) {
-  using T = typename Problem<E>::T;
+template <class P>
+at::Tensor forward_of(const P& p) {
+  using E = typename P::Element;
+  using T = typename P::T;
   at::Tensor out = at::empty(p.q.sizes(), p.math());
   T* to = out.mutable_data_ptr<T>();
   at::parallel_for(0, p.tokens, kTokens, [&](int64_t begin, int64_t end) {
-    typename Problem<E>::Attention attention(p.heads, p.d, p.window + p.k);
+    typename P::Attention attention(p.heads, p.d, p.window + p.k);
     std::vector<const E*> keys(p.window + p.k);
     for (int64_t t = begin; t < end; ++t) attention.forward(p.query(t, keys), to + t * p.heads * p.d);
   });
@@ -107,10 +110,11 @@ struct Part {
   at::Tensor dwindow, dcompressed, dsink;
 };
 
-template <class E>
-variable_list backward_of(const Problem<E>& p, const at::Tensor& gradient_of_out) {
-  using T = typename Problem<E>::T;
-  const at::Tensor gradient = Problem<E>::elements(gradient_of_out);
+template <class P>
+variable_list backward_of(const P& p, const at::Tensor& gradient_of_out) {
+  using E = typename P::Element;
+  using T = typename P::T;
+  const at::Tensor gradient = P::elements(gradient_of_out);
   const auto options = p.math();
   const int64_t count = gradient_parts(p.tokens, p.groups, p.d, sizeof(T));
   std::vector<Part> parts;
@@ -130,7 +134,7 @@ variable_list backward_of(const Problem<E>& p, const at::Tensor& gradient_of_out
       part.dwindow = at::zeros({part.end_key - part.first_key, p.d}, options);
       part.dcompressed = at::zeros({p.groups, p.d}, options);
       part.dsink = at::zeros({p.heads}, options);
-      typename Problem<E>::Attention attention(p.heads, p.d, p.window + p.k);
+      typename P::Attention attention(p.heads, p.d, p.window + p.k);
       std::vector<const E*> keys(p.window + p.k);
       std::vector<T*> dkeys(p.window + p.k);
       for (int64_t t = part.first; t < part.end; ++t) {
@@ -151,13 +155,15 @@ variable_list backward_of(const Problem<E>& p, const at::Tensor& gradient_of_out
   return {dq, dwindow, dcompressed, dsink};
 }
 
-// body(Problem): BF16 in pairs where the processor has such products, else in the math type.
+// body(Problem): BF16 in tiles or in pairs where the processor has such products, else in the math type.
 template <class Body>
 auto with_problem(const variable_list& given, int64_t window, const Body& body) {
   const at::Tensor& q = given[0];
-  if (q.scalar_type() == at::kDouble) return body(Problem<double>(given, window));
-  if (takes_pairs(q.scalar_type(), q.size(2))) return body(Problem<Bfloat16Bits>(given, window));
-  return body(Problem<float>(given, window));
+  if (q.scalar_type() == at::kDouble) return body(Problem<double, TokenAttention<double>>(given, window));
+  if (q.scalar_type() == at::kBFloat16 && TileAttention::takes(q.size(2)))
+    return body(Problem<Bfloat16Bits, TileAttention>(given, window));
+  if (takes_pairs(q.scalar_type(), q.size(2))) return body(Problem<Bfloat16Bits, PairAttention>(given, window));
+  return body(Problem<float, TokenAttention<float>>(given, window));
 }
 
 struct FusedAttention : torch::autograd::Function<FusedAttention> {
@@ -197,14 +203,15 @@ at::Tensor fused_attention(const at::Tensor& q, const at::Tensor& window_kv, con
 
 namespace {
 
-template <class E>
-at::Tensor chosen_of(const Problem<E>& p, bool windowed) {
-  using T = typename Problem<E>::T;
+template <class P>
+at::Tensor chosen_of(const P& p, bool windowed) {
+  using E = typename P::Element;
+  using T = typename P::T;
   at::Tensor sums = at::zeros({p.tokens, p.k}, p.math());
   T* to = sums.mutable_data_ptr<T>();
   const int32_t* topk = p.topk.template const_data_ptr<int32_t>();
   at::parallel_for(0, p.tokens, kTokens, [&](int64_t begin, int64_t end) {
-    typename Problem<E>::Attention attention(p.heads, p.d, p.window + p.k);
+    typename P::Attention attention(p.heads, p.d, p.window + p.k);
     std::vector<const E*> keys(p.window + p.k);
     std::vector<T> found(p.window + p.k);
     for (int64_t t = begin; t < end; ++t) {

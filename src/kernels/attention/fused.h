@@ -1,6 +1,6 @@
 // csa2_attention and chosen_attention of op.h, query by query without a gathered copy of any key. Sums are in the math type and
-// results are rounded once; BF16 is multiplied in pairs where the processor can (pairs.h), else widened. Backward keeps nothing
-// but the inputs and forms probabilities again. The same bits for any number of threads.
+// results are rounded once; BF16 is multiplied in tiles or in pairs where the processor can (amx.h, pairs.h), else widened.
+// Backward keeps nothing but the inputs and forms probabilities again. The same bits for any number of threads.
 #pragma once
 
 #include "base/aten.h"

@@ -18,19 +18,13 @@ bool PairAttention::takes(int64_t d) {
   return has && d % 16 == 0;
 }
 
-PairAttention::PairAttention(int64_t heads, int64_t d, int64_t most_keys)
-    : lanes_(heads <= 8 ? 8 : 16),
-      blocks_((heads + lanes_ - 1) / lanes_),
-      q_(d / 2 * lanes_),
-      g_(d / 2 * lanes_),
-      both_(d * lanes_),
-      p_((most_keys + 1) * lanes_),
-      dp_((most_keys + 1) * lanes_),
-      p_pairs_((most_keys + 1) / 2 * lanes_),
-      weights_(most_keys * lanes_) {}
+PairAttention::PairAttention(int64_t heads, int64_t d, int64_t most_keys) : scratch_(heads, d, most_keys) {}
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,prefer-vector-width=512")
+}  // namespace hyperparallel::kernels::attention
+#include "kernels/attention/pair_block.h"
+namespace hyperparallel::kernels::attention {
 namespace {
 
 using Bits = Bfloat16Bits;
@@ -69,12 +63,6 @@ struct Lanes<16> {
 
 HP_INLINE __m512 add(__m512 sum, __m512i a, uint32_t b) {
   return Lanes<16>::add(sum, a, b);
-}
-
-// to [d / 2, L]: pairs of channels of the heads; nobody asks what is in the other lanes.
-template <int L>
-HP_INLINE void transpose_heads(const Bits* from, int64_t heads, int64_t d, uint32_t* to) {
-  gemm::transpose_words(reinterpret_cast<const uint32_t*>(from), d / 2, heads, d / 2, to, L);
 }
 
 // NOTE [Registers]: the blocks are functions of their own, or the compiler runs out of registers for their addresses. Each has
@@ -117,20 +105,6 @@ HP_INLINE void dots(const uint32_t* x, const Bits* const* keys, int64_t count, i
   for (int k = 0; k < kKeys; ++k) last[k] = keys[std::min(i + k, count - 1)];
   dots_block<L>(x, last, d / 2, sums);
   std::copy(sums, sums + (count - i) * L, out + i * L);
-}
-
-// Rounded to BF16, in the lower half.
-HP_INLINE uint32_t half_of(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-}
-
-// to [(count + 1) / 2, L]: neighbouring keys as pairs; behind the last of an odd count is a zero.
-template <int L>
-HP_INLINE void pair_keys(float* w, int64_t count, uint32_t* to) {
-  for (int l = 0; l < L; ++l) w[count * L + l] = 0;
-  for (int64_t i = 0; i < count; i += 2)
-    for (int l = 0; l < L; ++l) to[i / 2 * L + l] = half_of(w[i * L + l]) | half_of(w[(i + 1) * L + l]) << 16;
 }
 
 // Pairs (low, high) of 32 columns. Unpacking goes by parts of a register, so `first` has columns 0-3, 8-11, 16-19 and 24-27.
@@ -242,84 +216,35 @@ HP_INLINE void spread(const uint32_t* weights, const uint32_t* both, int64_t cou
   for (; column < d; column += 16) spread_columns<L, 1>(weights, both, count, d, column, heads, to);
 }
 
-// A block of heads `first` .. of a query.
-template <int L>
-struct Block {
-  const Query<Bits>& query;
-  int64_t first, heads;  // heads: that are there
-  float sink[L];         // its logits, then its probabilities
-
-  HP_INLINE Block(const Query<Bits>& of, int64_t from) : query(of), first(from), heads(std::min<int64_t>(L, of.heads - from)) {
-    for (int l = 0; l < L; ++l) sink[l] = l < heads ? of.sink[first + l] : 0.0f;
+struct VectorProducts {
+  HP_INLINE void begin(const Query<Bits>&) {}
+  template <int L>
+  HP_INLINE void dots(const Query<Bits>& query, const uint32_t* x, float* out) {
+    attention::dots<L>(x, query.keys, query.count, query.d, out);
   }
-
-  HP_INLINE void probabilities(uint32_t* q, float* p) {
-    const float scale = scale_of<float>(query.d);
-    transpose_heads<L>(query.q + first * query.d, heads, query.d, q);
-    dots<L>(q, query.keys, query.count, query.d, p);
-    round_logits<float, L>(p, query.count, scale);
-    softmax<float, L>(p, query.count, sink);
+  template <int L>
+  HP_INLINE void mix(const Query<Bits>& query, uint32_t* w, int64_t heads, float* out) {
+    attention::mix<L>(w, query.keys, query.count, query.d, heads, out);
   }
-
-  HP_INLINE void forward(uint32_t* q, float* p, uint32_t* pairs, float* out) {
-    probabilities(q, p);
-    pair_keys<L>(p, query.count, pairs);
-    mix<L>(pairs, query.keys, query.count, query.d, heads, out + first * query.d);
-  }
-
-  HP_INLINE void backward(const Bits* gradient, uint32_t* q, uint32_t* g, uint32_t* both, float* p, float* dp, uint32_t* pairs,
-                          uint32_t* weights, float* dq, float* const* dkeys, float* dsink) {
-    const int64_t count = query.count, d = query.d;
-    const float scale = scale_of<float>(d);
-    const Bits *own_q = query.q + first * d, *own_g = gradient + first * d;
-    float dot[L];
-    probabilities(q, p);
-    transpose_heads<L>(own_g, heads, d, g);
-    dots<L>(g, query.keys, count, d, dp);
-    softmax_backward<float, L>(p, count, scale, dp, dot);
-    for (int64_t h = 0; h < heads; ++h) dsink[first + h] -= sink[h] * dot[h];
-    pair_keys<L>(dp, count, pairs);
-    mix<L>(pairs, query.keys, count, d, heads, dq + first * d);
-    for (int64_t i = 0; i < count * L; ++i) weights[i] = half_of(dp[i]) | half_of(p[i]) << 16;
-    gemm::interleave(reinterpret_cast<const uint16_t*>(own_q), reinterpret_cast<const uint16_t*>(own_g), heads * d, both);
-    spread<L>(weights, both, count, d, heads, dkeys);
+  template <int L>
+  HP_INLINE void spread(const Query<Bits>& query, const uint32_t* weights, uint32_t* both, int64_t heads, float* const* to) {
+    attention::spread<L>(weights, both, query.count, query.d, heads, to);
   }
 };
-
-template <class Body>
-HP_INLINE void with_lanes(int lanes, const Body& body) {
-  if (lanes == 8) return body(std::integral_constant<int, 8>());
-  body(std::integral_constant<int, 16>());
-}
 
 }  // namespace
 
 void PairAttention::forward(const Query<Bits>& query, float* out) {
-  with_lanes(lanes_, [&](auto lanes) __attribute__((always_inline)) {
-    for (int64_t b = 0; b < blocks_; ++b) Block<lanes()>(query, b * lanes()).forward(q_.data(), p_.data(), p_pairs_.data(), out);
-  });
+  VectorProducts products;
+  forward_pairs(products, scratch_, query, out);
 }
-
 void PairAttention::backward(const Query<Bits>& query, const Bits* gradient, float* dq, float* const* dkeys, float* dsink) {
-  with_lanes(lanes_, [&](auto lanes) __attribute__((always_inline)) {
-    for (int64_t b = 0; b < blocks_; ++b) {
-      Block<lanes()>(query, b * lanes())
-          .backward(gradient, q_.data(), g_.data(), both_.data(), p_.data(), dp_.data(), p_pairs_.data(), weights_.data(), dq,
-                    dkeys, dsink);
-    }
-  });
+  VectorProducts products;
+  backward_pairs(products, scratch_, query, gradient, dq, dkeys, dsink);
 }
-
 void PairAttention::add_attention(const Query<Bits>& query, float* sums) {
-  with_lanes(lanes_, [&](auto lanes) __attribute__((always_inline)) {
-    constexpr int L = lanes();
-    for (int64_t b = 0; b < blocks_; ++b) {
-      Block<L> block(query, b * L);
-      block.probabilities(q_.data(), p_.data());
-      for (int64_t i = 0; i < query.count; ++i)
-        for (int64_t h = 0; h < block.heads; ++h) sums[i] += p_[i * L + h];
-    }
-  });
+  VectorProducts products;
+  add_pairs(products, scratch_, query, sums);
 }
 #pragma GCC pop_options
 
@@ -331,7 +256,7 @@ namespace hyperparallel::kernels::attention {
 bool PairAttention::takes(int64_t) {
   return false;
 }
-PairAttention::PairAttention(int64_t, int64_t, int64_t) : lanes_(0), blocks_(0) {
+PairAttention::PairAttention(int64_t, int64_t, int64_t) : scratch_(0, 0, 0) {
   throw std::logic_error("PairAttention on a processor without products of BF16 pairs");
 }
 void PairAttention::forward(const Query<Bfloat16Bits>&, float*) {}

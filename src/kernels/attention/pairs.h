@@ -9,6 +9,27 @@
 
 namespace hyperparallel::kernels::attention {
 
+// Memory of a thread.
+struct PairScratch {
+  static constexpr int64_t kKeyUnit = 32;
+  int lanes;                             // of a block of heads: 8 or 16
+  int64_t blocks;                        // of heads
+  std::vector<uint32_t> q, g, both;      // [d / 2, lanes] of one block; [lanes, d]
+  std::vector<float> p, dp;              // [keys, lanes]
+  std::vector<uint32_t> pairs, weights;  // [keys / 2, lanes], [keys, lanes]
+
+  PairScratch(int64_t heads, int64_t d, int64_t most_keys)
+      : lanes(heads <= 8 ? 8 : 16),
+        blocks((heads + lanes - 1) / lanes),
+        q(d / 2 * lanes),
+        g(d / 2 * lanes),
+        both(d * lanes),
+        p((most_keys + kKeyUnit) * lanes),
+        dp((most_keys + kKeyUnit) * lanes),
+        pairs((most_keys + kKeyUnit) / 2 * lanes),
+        weights((most_keys + kKeyUnit) * lanes) {}
+};
+
 class PairAttention {
  public:
   // Whether this processor has such products, and keys of `d` channels are whole vectors.
@@ -22,11 +43,7 @@ class PairAttention {
   void add_attention(const Query<Bfloat16Bits>& query, float* sums);
 
  private:
-  int lanes_;                                // of a block of heads: 8 or 16
-  int64_t blocks_;                           // of heads
-  std::vector<uint32_t> q_, g_, both_;       // [d / 2, lanes] of one block; [lanes, d]
-  std::vector<float> p_, dp_;                // [keys, lanes]
-  std::vector<uint32_t> p_pairs_, weights_;  // [keys / 2, lanes], [keys, lanes]
+  PairScratch scratch_;
 };
 
 }  // namespace hyperparallel::kernels::attention
