@@ -136,7 +136,7 @@ void Executor::run(const std::vector<Action>& schedule, const std::vector<ValueM
     for (ValueId id : program_.inputs) {
       if (ledger_.has_value(id, static_cast<int>(m))) ledger_.release_value(id, static_cast<int>(m));
       if (at::Tensor gradient = ledger_.take_gradient(id, static_cast<int>(m)); gradient.defined())
-        input_gradients_[id.index] = gradient;
+        input_gradients_[id.index] = kernels::to_math(gradient);
     }
   }
   ledger_.check_empty(program_.values);
@@ -395,12 +395,14 @@ void Executor::launch_transpose(const Action& action) {
   auto like = result_like_.extract({action.index, action.micro_batch});
   HP_CHECK(!like.empty(), "exchange {} has no result to derive", exchange.name);
   at::Tensor gradient = ledger_.take_gradient(exchange.output, action.micro_batch);
-  if (!gradient.defined()) gradient = at::zeros(like.mapped().sizes(), like.mapped().options());  // all ranks take part
+  dist::Group& group = this->group(exchange.axis);
+  // All ranks take part, in one type.
+  if (!gradient.defined()) gradient = at::zeros(like.mapped().sizes(), like.mapped().options());
+  if (group.size() > 1) gradient = kernels::to_math(gradient);
   if (exchange.order.valid()) {
     const at::Tensor& order = ledger_.value(exchange.order, action.micro_batch);
     gradient = at::empty_like(gradient).index_copy_(0, order, gradient);
   }
-  dist::Group& group = this->group(exchange.axis);
   const std::vector<int64_t> rows = row_counts(exchange.rows, action.micro_batch);
   const auto start = [&]() -> dist::Pending {
     switch (exchange.kind) {

@@ -48,13 +48,18 @@ void Ledger::release_value(ValueId value, int micro_batch) {
 void Ledger::add_gradient(ValueId value, int micro_batch, const at::Tensor& gradient) {
   auto it = gradients_.find({value.index, micro_batch});
   if (it != gradients_.end()) {
-    it->second.add_(gradient);
+    at::Tensor& sum = it->second;
+    if (const auto type = kernels::math_type(sum.scalar_type()); type != sum.scalar_type()) {
+      drop(sum);
+      sum = sum.to(type);
+      hold(sum);
+    }
+    sum.add_(gradient);
     return;
   }
   // A gradient that nobody else holds is taken as it is; any other may alias a seed or another gradient and is copied.
   const bool is_alone = gradient.use_count() == 1 && gradient.storage().use_count() == 1 && gradient.is_contiguous();
-  at::Tensor sum =
-      gradient.to(kernels::math_type(gradient.scalar_type()), /*non_blocking=*/false, /*copy=*/!is_alone).contiguous();
+  at::Tensor sum = is_alone ? gradient : gradient.clone(at::MemoryFormat::Contiguous);
   hold(sum);
   gradients_.emplace(Key{value.index, micro_batch}, std::move(sum));
 }

@@ -26,7 +26,8 @@ class Ledger {
   bool has_value(ValueId value, int micro_batch) const { return values_.contains({value.index, micro_batch}); }
   void release_value(ValueId value, int micro_batch);
 
-  // Adds to the gradient of a value, in FP32 (FP64 for FP64 values). The first contribution is copied, never aliased.
+  // Adds to the gradient of a value: sums are FP32 (FP64 for FP64 values), a single contribution keeps its type. It is never an
+  // alias of what somebody else holds.
   void add_gradient(ValueId value, int micro_batch, const at::Tensor& gradient);
   // The summed gradient, removed from the ledger; undefined when nothing was added.
   at::Tensor take_gradient(ValueId value, int micro_batch);

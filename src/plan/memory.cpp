@@ -90,11 +90,17 @@ class Replay {
   int64_t sum_bytes(ValueId id) const {  // of a value's gradient
     return sizes_.elements_of(program_.values[id.index].shape) * r_.master_bytes;
   }
-  void add_sum(ValueId id, int m) {
-    if (sums_.insert({id.index, m}).second) now_.value_sums += sum_bytes(id);
+  // A single contribution keeps its type, of so many bytes.
+  void add_sum(ValueId id, int m, int64_t bytes) {
+    int64_t& held = sums_[{id.index, m}];
+    const int64_t before = std::exchange(held, held > 0 ? sum_bytes(id) : bytes);
+    now_.value_sums += held - before;
   }
   void take_sum(ValueId id, int m) {
-    if (sums_.erase({id.index, m}) > 0) now_.value_sums -= sum_bytes(id);
+    const auto found = sums_.find({id.index, m});
+    if (found == sums_.end()) return;
+    now_.value_sums -= found->second;
+    sums_.erase(found);
   }
 
   // --- actions ---
@@ -212,13 +218,13 @@ class Replay {
     for (ValueId id : segment.reads) {
       if (!program_.needs_gradient[id.index]) continue;
       raw += sizes_.bytes_of(id);
-      if (!sums_.contains({id.index, m}) && r_.compute_bytes != r_.master_bytes) sums += sum_bytes(id);
+      if (const auto held = sums_.find({id.index, m}); held != sums_.end()) sums += sum_bytes(id) - held->second;
     }
     note(seeds + std::max(sizes_.bytes_of(segment.footprint.backward), raw + sums), "backward of " + segment.name);
     for (int storage : graph.storages) drop(storage);
     now_.graphs -= graph.own;
     for (ValueId id : segment.reads) {
-      if (program_.needs_gradient[id.index]) add_sum(id, m);
+      if (program_.needs_gradient[id.index]) add_sum(id, m, sizes_.bytes_of(id));
     }
     end_of_segment();
   }
@@ -264,7 +270,7 @@ class Replay {
   void wait_transpose(const Action& action) {
     const engine::Exchange& exchange = program_.exchanges[action.index];
     now_.messages -= returning_.at({action.index, action.micro_batch});
-    add_sum(exchange.input, action.micro_batch);
+    add_sum(exchange.input, action.micro_batch, is_local(exchange) ? sizes_.bytes_of(exchange.input) : sum_bytes(exchange.input));
     note(sums_.contains({exchange.input.index, action.micro_batch}) ? sum_bytes(exchange.input) : 0,
          "transpose of " + exchange.name);
   }
@@ -350,7 +356,7 @@ class Replay {
   bool is_last_ = false;
   std::vector<Storage> storages_;
   std::map<Key, int> values_;                    // (value, micro-batch) -> storage
-  std::set<Key> sums_;                           // (value, micro-batch)
+  std::map<Key, int64_t> sums_;                  // bytes of a value's gradient, by (value, micro-batch)
   std::map<Key, Graph> graphs_;                  // (segment, micro-batch)
   std::map<Key, int> arriving_, sending_;        // (exchange, micro-batch) -> storage
   std::map<Key, int64_t> returning_;             // (exchange, micro-batch) -> bytes

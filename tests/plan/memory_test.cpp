@@ -115,7 +115,18 @@ TEST_F(PlanMemory, SegmentsHoldWhatTheirFootprintsSay) {
       const engine::Segment& segment = program.segments[index];
       int64_t makes = 0, raw = 0;
       for (engine::ValueId id : segment.makes) makes += sizes.bytes_of(id);
-      for (engine::ValueId id : segment.reads) raw += program.needs_gradient[id.index] ? sizes.bytes_of(id) : 0;
+      // A second contribution to a gradient begins a sum in the math type.
+      const auto is_sum = [&](engine::ValueId id) {
+        int derived_before = 0;
+        for (size_t other = index + 1; other < program.segments.size(); ++other)
+          derived_before += program.has_backward[other] && std::ranges::count(program.segments[other].reads, id) > 0 ? 1 : 0;
+        return derived_before == 1 && request.compute_bytes != request.master_bytes;
+      };
+      for (engine::ValueId id : segment.reads) {
+        if (!program.needs_gradient[id.index]) continue;
+        raw += sizes.bytes_of(id);
+        if (is_sum(id)) raw += sizes.elements_of(program.values[id.index].shape) * request.master_bytes;
+      }
       const int64_t kept = makes + (program.has_backward[index] ? sizes.bytes_of(segment.footprint.saved) : 0);
       const int64_t forward = kept + sizes.bytes_of(segment.footprint.forward),
                     backward = std::max(raw, sizes.bytes_of(segment.footprint.backward));

@@ -9,6 +9,7 @@
 #include "kernels/attention/amx.h"
 #include "kernels/attention/pairs.h"
 #include "kernels/attention/tokens.h"
+#include "kernels/moe/activation.h"
 #include "kernels/types.h"
 #include "kernels/with_types.h"
 
@@ -90,16 +91,36 @@ struct Problem {
 
 constexpr int64_t kTokens = 16;  // of a task
 
+// Rows of results as E, which a kernel makes in the math type.
+template <class E, class T>
+class Rows {
+ public:
+  Rows(const at::Tensor& to, int64_t size) : to_(writable<E>(to)), size_(size), row_(std::is_same_v<E, T> ? 0 : size) {}
+  // Where row `i` is made, until `end` of it.
+  T* begin(int64_t i) {
+    if constexpr (std::is_same_v<E, T>) return to_ + i * size_;
+    return row_.data();
+  }
+  void end(int64_t i) {
+    if constexpr (!std::is_same_v<E, T>) moe::narrow_row(row_.data(), size_, to_ + i * size_);
+  }
+
+ private:
+  E* to_;
+  int64_t size_;
+  std::vector<T> row_;
+};
+
 template <class P>
 at::Tensor forward_of(const P& p) {
   using E = typename P::Element;
   using T = typename P::T;
-  at::Tensor out = at::empty(p.q.sizes(), p.math());
-  T* to = out.mutable_data_ptr<T>();
+  at::Tensor out = at::empty_like(p.q);
   at::parallel_for(0, p.tokens, kTokens, [&](int64_t begin, int64_t end) {
     typename P::Attention attention(p.heads, p.d, p.window + p.k);
     std::vector<const E*> keys(p.window + p.k);
-    for (int64_t t = begin; t < end; ++t) attention.forward(p.query(t, keys), to + t * p.heads * p.d);
+    Rows<E, T> rows(out, p.heads * p.d);
+    for (int64_t t = begin; t < end; ++t) attention.forward(p.query(t, keys), rows.begin(t)), rows.end(t);
   });
   return out;
 }
@@ -126,7 +147,7 @@ variable_list backward_of(const P& p, const at::Tensor& gradient_of_out) {
     }
     parts.push_back(std::move(part));
   }
-  at::Tensor dq = at::empty(p.q.sizes(), options);
+  at::Tensor dq = at::empty_like(p.q);
   const E* g = data<E>(gradient);
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -137,11 +158,12 @@ variable_list backward_of(const P& p, const at::Tensor& gradient_of_out) {
       typename P::Attention attention(p.heads, p.d, p.window + p.k);
       std::vector<const E*> keys(p.window + p.k);
       std::vector<T*> dkeys(p.window + p.k);
+      Rows<E, T> rows(dq, p.heads * p.d);
       for (int64_t t = part.first; t < part.end; ++t) {
         const Query<E> query = p.query(t, keys);
         p.rows_of(t, part.dwindow.mutable_data_ptr<T>(), part.first_key, part.dcompressed.mutable_data_ptr<T>(), dkeys.data());
-        attention.backward(query, g + t * p.heads * p.d, dq.mutable_data_ptr<T>() + t * p.heads * p.d, dkeys.data(),
-                           part.dsink.mutable_data_ptr<T>());
+        attention.backward(query, g + t * p.heads * p.d, rows.begin(t), dkeys.data(), part.dsink.mutable_data_ptr<T>());
+        rows.end(t);
       }
     }
   });

@@ -334,7 +334,7 @@ class Declaration {
       set(name + ".attend", {{compute({4, "head_patches", hd}), math({"head_patches"})},
                              {compute({"head_patches", hd})},
                              {compute({6, "head_patches", hd})}});
-      set(name + ".out", {{compute({rows, w})}, {compute({2, rows, w})}, {compute({rows, w})}});
+      set(name + ".out", {{compute({rows, w})}, {compute({2, rows, w})}, {compute({4, rows, w})}});
       Footprint mlp{norm, {compute({rows, w})}, {compute({2, rows, inner})}};
       append(mlp.saved, {compute({4, rows, inner})});  // gate and up, silu, product
       set(name + ".mlp", mlp);

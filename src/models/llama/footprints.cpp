@@ -21,7 +21,7 @@ void declare_footprints(engine::Program& program, const LlamaConfig& config, con
     footprints.set(name + ".attn_norm", norm);
     footprints.set(name + ".mlp_norm", norm);
     footprints.set(attn + ".kv", {{}, rotating(kv_heads), rotating(kv_heads)});
-    footprints.set(attn + ".queries", {{}, rotating(heads), rotating(heads)});
+    footprints.set(attn + ".queries", {{}, rotating(heads), {compute({"tokens", heads, hd}), math({2, "tokens", heads, hd})}});
     // A chunk of queries at a time, against all keys.
     const Buffers keys{math({2, "all_tokens", kv_heads, hd})};
     engine::Footprint attend{{compute({"tokens", heads, hd})},
