@@ -72,6 +72,7 @@ int bench_step(const std::vector<std::string>& arguments) {
   app.add_option("--offload", options.recompute.offload, "globs of values that rest in a file, with --recompute full")
       ->delimiter(',');
   app.add_option("--offload-folder", options.offload_folder, "where that file lies")->check(CLI::ExistingDirectory);
+  app.add_flag("!--cold", options.warms_up, "time the first run, too: for rows that take minutes");
   int segments = 0;
   app.add_option("--segments", segments, "show so many kinds of segments, those that take longest first")
       ->check(CLI::NonNegativeNumber);

@@ -40,32 +40,19 @@ BenchModel::BenchModel(const models::ArchitecturePtr& architecture, const models
   schedule.recompute = recompute;
   for (const auto& [axis, group] : ranks.groups) schedule.axis_sizes[axis] = group->size();
   step_ = engine::build_schedule(run_->program(), schedule);
-  schedule.backward = false;
-  forward_ = engine::build_schedule(run_->program(), schedule);
 }
 
-template <class Work>
-double BenchModel::timed(const Work& work) {
+double BenchModel::step_seconds(const data::MicroBatch& batch, const engine::ValueMap& inputs) {
+  run_->executor->wait_clock().clear();
   const auto meet = [&](const char* label) {
     if (ranks_.world != nullptr) ranks_.group("world").barrier(label);
   };
   meet("begin");
   const double begin = monotonic_seconds();
-  work();
+  run_->executor->run(step_, {inputs}, {{1.0 / static_cast<double>(batch.supervised_tokens)}});
+  run_->parameters->clear_gradients();
   meet("end");
   return monotonic_seconds() - begin;
-}
-
-double BenchModel::step_seconds(const data::MicroBatch& batch, const engine::ValueMap& inputs) {
-  run_->executor->wait_clock().clear();
-  return timed([&] {
-    run_->executor->run(step_, {inputs}, {{1.0 / static_cast<double>(batch.supervised_tokens)}});
-    run_->parameters->clear_gradients();
-  });
-}
-
-double BenchModel::forward_seconds(const engine::ValueMap& inputs) {
-  return timed([&] { run_->executor->run(forward_, {inputs}, {}); });
 }
 
 double BenchModel::waited_seconds() const {

@@ -24,20 +24,15 @@ class BenchModel {
              const engine::RecomputePolicy& recompute, const Ranks& ranks = one_rank());
 
   RunModel& run() { return *run_; }
-  // Of forward and backward, or of forward alone. Every rank calls them.
+  // Forward and backward, from when all ranks begin until all have ended. Every rank calls it.
   double step_seconds(const data::MicroBatch& batch, const engine::ValueMap& inputs);
-  double forward_seconds(const engine::ValueMap& inputs);
   // For how many seconds of the last step this rank waited for others.
   double waited_seconds() const;
 
  private:
-  // From when all ranks begin until all have ended.
-  template <class Work>
-  double timed(const Work& work);
-
   Ranks ranks_;
   std::unique_ptr<RunModel> run_;
-  std::vector<engine::Action> step_, forward_;
+  std::vector<engine::Action> step_;
 };
 
 }  // namespace hyperparallel::train

@@ -11,20 +11,6 @@
 
 namespace hyperparallel::train {
 
-namespace {
-
-// The median of runs after a first one that is not timed; `warm` is called after that.
-template <class Run, class Warm>
-double median_seconds(int repetitions, const Run& run, const Warm& warm) {
-  run();
-  warm();
-  std::vector<double> seconds;
-  for (int i = 0; i < repetitions; ++i) seconds.push_back(run());
-  return median_of(std::move(seconds));
-}
-
-}  // namespace
-
 BenchStepResult bench_step(const models::ArchitecturePtr& architecture, const BenchStepOptions& options) {
   BenchModel model(architecture, options.program, options.compute, options.recompute);
   engine::Executor& executor = *model.run().executor;
@@ -39,13 +25,18 @@ BenchStepResult bench_step(const models::ArchitecturePtr& architecture, const Be
     const engine::ValueMap inputs = model.run().inputs(batch);
     BenchStepRow row;
     row.tokens = tokens;
-    row.forward_seconds = median_seconds(options.repetitions, [&] { return model.forward_seconds(inputs); }, [] {});
     engine::reset_peak_allocated_bytes();
+    if (options.warms_up) model.step_seconds(batch, inputs);
     engine::SegmentTimes times;
-    row.step_seconds = median_seconds(
-        options.repetitions, [&] { return model.step_seconds(batch, inputs); }, [&] { executor.add_observer(times); });
+    executor.add_observer(times);
+    std::vector<double> seconds;
+    for (int i = 0; i < options.repetitions; ++i) seconds.push_back(model.step_seconds(batch, inputs));
     executor.remove_observer(times);
-    for (const auto& [kind, seconds] : times.seconds()) row.segments[kind] = seconds / options.repetitions;
+    row.step_seconds = median_of(std::move(seconds));
+    for (const auto& [kind, of_kind] : times.seconds()) {
+      row.segments[kind] = of_kind / options.repetitions;
+      if (kind.starts_with("forward ")) row.forward_seconds += row.segments[kind];
+    }
     row.tokens_per_second = static_cast<double>(tokens) / row.step_seconds;
     row.mfu = architecture->needed_flops(batch) / row.step_seconds / (result.peak_gflops * 1e9);
     row.peak_allocated_bytes = engine::peak_allocated_bytes();

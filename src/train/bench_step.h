@@ -19,12 +19,13 @@ struct BenchStepOptions {
   engine::RecomputePolicy recompute;
   std::string offload_folder = ".";  // where recompute.offload keeps its file
   models::ProgramOptions program;
-  int repetitions = 3;  // after one run that warms up; the median counts
+  int repetitions = 3;  // of which the median counts
+  bool warms_up = true;  // by a run before them
 };
 
 struct BenchStepRow {
   int64_t tokens = 0;
-  double forward_seconds = 0;
+  double forward_seconds = 0;  // in segments, mean
   double step_seconds = 0;  // forward and backward, no optimizer
   double tokens_per_second = 0;
   double mfu = 0;  // NOTE [MFU] in metrics.h
