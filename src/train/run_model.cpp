@@ -19,6 +19,7 @@ void set_up_libtorch(const TrainSection& train, const dist::World* world) {
   at::set_num_threads(train.threads > 0 ? static_cast<int>(train.threads) : own);
   at::globalContext().setDeterministicAlgorithms(train.deterministic, /*warn_only=*/false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
+  at::globalContext().setFlushDenormal(true);  // on threads that start later, too: runtime/run.cpp says why
 }
 
 namespace {

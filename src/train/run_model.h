@@ -42,7 +42,7 @@ std::unique_ptr<RunModel> build_run_model(models::ArchitecturePtr architecture, 
                                           at::ScalarType compute, const data::Tokenizer* tokenizer,
                                           const dist::Groups& groups = dist::one_rank_groups());
 
-// Sets libtorch's threads, determinism and allocator for this process, from `train.threads` (0: the hardware threads that fall to
+// Sets libtorch's threads, determinism, allocator and that denormal numbers are zeros for this process, from `train.threads` (0: the hardware threads that fall to
 // this rank) and `train.deterministic`. Call first.
 void set_up_libtorch(const TrainSection& train, const dist::World* world = nullptr);
 
