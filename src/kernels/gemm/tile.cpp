@@ -28,6 +28,13 @@ std::string probe() {
   return "";
 }
 
+// body(first column, columns)
+template <class Body>
+void for_each_panel(int64_t n, const Body& body) {
+  constexpr int64_t kColumns = 64;
+  for (int64_t column = 0; column < n; column += kColumns) body(column, std::min(kColumns, n - column));
+}
+
 const uint32_t* words(const void* x) {
   return static_cast<const uint32_t*>(x);
 }
@@ -46,23 +53,31 @@ std::string tile_refusal(at::ScalarType type) {
 
 template <class S>
 void pack(const S* from, int64_t stride, int64_t k, int64_t n, S* to) {
-  if constexpr (std::is_same_v<S, at::BFloat16>) {
-    HP_CHECK(k % 2 == 0, "a BF16 operand of {} rows", k);
-    for (int64_t row = 0; row < k; row += 2)
-      interleave(halves(from + row * stride), halves(from + (row + 1) * stride), n, reinterpret_cast<uint32_t*>(to + row * n));
-  } else {
-    for (int64_t row = 0; row < k; ++row) std::memcpy(to + row * n, from + row * stride, n * sizeof(S));
-  }
+  HP_CHECK(k % 2 == 0 || !(std::is_same_v<S, at::BFloat16>), "a BF16 operand of {} rows", k);
+  for_each_panel(n, [&](int64_t column, int64_t width) {
+    S* panel = to + column * k;
+    if constexpr (std::is_same_v<S, at::BFloat16>) {
+      for (int64_t row = 0; row < k; row += 2)
+        interleave(halves(from + row * stride + column), halves(from + (row + 1) * stride + column), width,
+                   reinterpret_cast<uint32_t*>(panel + row * width));
+    } else {
+      for (int64_t row = 0; row < k; ++row) std::memcpy(panel + row * width, from + row * stride + column, width * sizeof(S));
+    }
+  });
 }
 
 template <class S>
 void pack_transposed(const S* from, int64_t stride, int64_t k, int64_t n, S* to) {
-  if constexpr (std::is_same_v<S, at::BFloat16>) {  // neighbours in a row of `from` are pairs already
-    HP_CHECK(k % 2 == 0 && stride % 2 == 0, "a BF16 operand of {} rows, {} apart", k, stride);
-    transpose_words(words(from), stride / 2, n, k / 2, reinterpret_cast<uint32_t*>(to), n);
-  } else {
-    transpose<S>(from, stride, n, k, to, n);
-  }
+  for_each_panel(n, [&](int64_t column, int64_t width) {
+    const S* rows = from + column * stride;
+    S* panel = to + column * k;
+    if constexpr (std::is_same_v<S, at::BFloat16>) {  // neighbours in a row of `from` are pairs already
+      HP_CHECK(k % 2 == 0 && stride % 2 == 0, "a BF16 operand of {} rows, {} apart", k, stride);
+      transpose_words(words(rows), stride / 2, width, k / 2, reinterpret_cast<uint32_t*>(panel), width);
+    } else {
+      transpose<S>(rows, stride, width, k, panel, width);
+    }
+  });
 }
 
 template <class S>
@@ -88,14 +103,16 @@ void transpose(const S* from, int64_t stride, int64_t rows, int64_t columns, S* 
 
 template <class S>
 void product(int64_t m, int64_t n, int64_t k, const S* a, int64_t a_stride, const S* b, Sum<S>* c, int64_t c_stride, bool add) {
-  if constexpr (std::is_same_v<S, double>) {
-    const MatrixView<double> out{c, m, n, c_stride};
-    SmallGemm<double>().run({a, m, k, a_stride}, {b, k, n, n}, /*transposed=*/false, 1, add ? 1 : 0, {c, m, n, c_stride}, out);
-  } else {
-    constexpr int64_t kColumns = 64, kPair = std::is_same_v<S, at::BFloat16> ? 2 : 1;
-    for (int64_t column = 0; column < n; column += kColumns)
-      blas::brgemm(m, std::min(kColumns, n - column), k, a_stride, n, c_stride, add, a, b + kPair * column, c + column);
-  }
+  for_each_panel(n, [&](int64_t column, int64_t width) {
+    const S* panel = b + column * k;
+    if constexpr (std::is_same_v<S, double>) {
+      const MatrixView<double> out{c + column, m, width, c_stride};
+      SmallGemm<double>().run({a, m, k, a_stride}, {panel, k, width, width}, /*transposed=*/false, 1, add ? 1 : 0,
+                              {c + column, m, width, c_stride}, out);
+    } else {
+      blas::brgemm(m, width, k, a_stride, width, c_stride, add, a, panel, c + column);
+    }
+  });
 }
 
 void release() {

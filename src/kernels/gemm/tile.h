@@ -17,8 +17,9 @@ using Sum = std::conditional_t<std::is_same_v<S, double>, double, float>;
 // Why this machine has no fast tiles of this type; empty: it has.
 std::string tile_refusal(at::ScalarType type);
 
-// A right operand [k, n] in the order in which products read it, n k numbers; k is even for BF16. `from` [k, n], rows `stride`
-// apart.
+// A right operand [k, n] in the order in which products read it, n k numbers: panels of up to 64 columns one behind the other,
+// whose rows lie beside each other, for rows of a wide matrix fall on few lines of a cache. k is even for BF16. `from` [k, n],
+// rows `stride` apart.
 template <class S>
 void pack(const S* from, int64_t stride, int64_t k, int64_t n, S* to);
 // The same of `from` [n, k].

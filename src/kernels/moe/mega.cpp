@@ -23,7 +23,7 @@ class Pass {
  public:
   // `to`: [tokens, d]. sums_weights: in backward, whether gradients of weights are wanted.
   Pass(Tiles<S>& tiles, bool is_backward, bool sums_weights, S* to)
-      : tiles_(tiles), is_backward_(is_backward), sums_weights_(sums_weights), packs_(!is_backward || Tiles<S>::kPacks), to_(to) {
+      : tiles_(tiles), is_backward_(is_backward), sums_weights_(sums_weights), to_(to) {
     all_ = plan_.add_counter("tiles of experts");
     add_counters();
     if (tiles_.travel()) add_dispatch(*tiles_.travel());
@@ -39,7 +39,7 @@ class Pass {
     const auto body = [&](int stage, int task, int worker) {
       if (!scratch[worker]) scratch[worker] = std::make_unique<Scratch<S>>(tiles_.scratch());
       carry_out(stage, task, *scratch[worker]);
-      if (Tiles<S>::kPacks) gemm::release();
+      gemm::release();
     };
     return runtime::run(plan_, body, [&](int stage, int task) { return is_done(stage, task); });
   }
@@ -59,7 +59,7 @@ class Pass {
     const size_t groups = tiles_.groups().size();
     packed_.assign(groups, -1), ready_.assign(groups, -1);
     for (size_t g = 0; g < groups; ++g) {
-      if (packs_) packed_[g] = plan_.add_counter("weights of expert " + std::to_string(g));
+      packed_[g] = plan_.add_counter("weights of expert " + std::to_string(g));
       if (tiles_.groups()[g].foreign_rows() > 0) ready_[g] = plan_.add_counter("weights and rows of expert " + std::to_string(g));
     }
     turn_.assign(tiles_.tiles().size() + 1, -1);
@@ -90,7 +90,7 @@ class Pass {
   }
 
   void add_experts() {
-    std::vector<bool> is_packed(tiles_.groups().size(), !packs_);
+    std::vector<bool> is_packed(tiles_.groups().size(), false);
     const auto pack = [&](int64_t g) {
       if (is_packed[g]) return;
       is_packed[g] = true;
@@ -103,7 +103,7 @@ class Pass {
       const size_t place = parts() + p;
       for_each_tile(true, p, [&](int tile) {
         pack(tiles_.tiles()[tile].group);
-        add_expert(tile, {ready_[tiles_.tiles()[tile].group], packs_ ? 4 : 1}, may_start_[place]);
+        add_expert(tile, {ready_[tiles_.tiles()[tile].group], 4}, may_start_[place]);
         ++before;
       });
       add_exchange(send_back_, return_, p, place, {may_start_[place], before}, {all_});
@@ -130,7 +130,7 @@ class Pass {
     std::vector<int> bumps{all_};
     if (also >= 0) bumps.push_back(also);
     if (sums_weights_) bumps.push_back(turn_of(tile));
-    plan_.add_task(expert_, tile, wait.counter < 0 ? Wait{} : wait, bumps);
+    plan_.add_task(expert_, tile, wait, bumps);
   }
   // The sum over a tile comes after its own derivation and after the sum over the expert's tile before.
   void add_weights(int tile) {
@@ -162,7 +162,7 @@ class Pass {
   }
 
   Tiles<S>& tiles_;
-  const bool is_backward_, sums_weights_, packs_;
+  const bool is_backward_, sums_weights_;
   S* to_;
   Plan plan_;
   const int expert_ = plan_.add_stage(is_backward_ ? "expert backward" : "expert", TaskKind::kMatrix),

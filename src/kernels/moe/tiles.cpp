@@ -122,20 +122,16 @@ void Tiles<S>::place_rows() {
 }
 
 template <class S>
-void Tiles<S>::make_room(int64_t packed_matrices) {
+void Tiles<S>::make_room() {
   const auto options = at::TensorOptions().dtype(c10::CppTypeToScalarType<S>::value);
   int64_t numbers = 0;
-  for (const Group<S>& g : groups_) numbers += packed_matrices * g.width * d_;
+  for (const Group<S>& g : groups_) numbers += 3 * g.width * d_;
   room_packed_ = at::empty({numbers}, options);
   S* next = room_packed_.template mutable_data_ptr<S>();
   for (Group<S>& g : groups_) {
-    if (packed_matrices == 0) {
-      g.packed1 = const_cast<S*>(g.w1), g.packed3 = const_cast<S*>(g.w3), g.packed2 = const_cast<S*>(g.w2);
-      continue;
-    }
     const int64_t matrix = g.width * d_;
     g.packed1 = next, g.packed3 = next + matrix, g.packed2 = next + 2 * matrix;
-    next += packed_matrices * matrix;
+    next += 3 * matrix;
   }
   own_rows_ = at::empty({own_end_ - own_begin_ + (has_shared_ ? tokens_ : 0), d_}, options);
   own_ = own_rows_.template mutable_data_ptr<S>();
@@ -148,13 +144,13 @@ void Tiles<S>::make_room(int64_t packed_matrices) {
 
 template <class S>
 void Tiles<S>::prepare_forward() {
-  make_room(3);
+  make_room();
 }
 
 template <class S>
 void Tiles<S>::prepare_backward(const S* dout, Sum<S>* dweights, const std::vector<at::Tensor>& received) {
   is_backward_ = true, dout_ = dout, dweights_ = dweights, received_ = received;
-  make_room(kPacks ? 3 : 0);
+  make_room();
   int64_t numbers = 0;
   for (const Group<S>& g : groups_) numbers += g.rows() * g.width;
   const auto options = room_packed_.options();
@@ -277,10 +273,9 @@ void Tiles<S>::expert_backward(const Tile& tile, Scratch<S>& s) const {
   write_rows(tile, s.sums.data());
 }
 
-// Rows [k, n] as a right operand: packed, where rows as they lie are none.
+// Rows [k, n] as a right operand.
 template <class S>
 const S* Tiles<S>::operand(const std::vector<S>& rows, int64_t k, int64_t n, Scratch<S>& s) const {
-  if (!kPacks) return rows.data();
   gemm::pack<S>(rows.data(), n, k, n, s.packed.data());
   return s.packed.data();
 }

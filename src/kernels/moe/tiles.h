@@ -46,8 +46,7 @@ struct Scratch {
 template <class S>
 class Tiles {
  public:
-  static constexpr bool kPacks = std::is_same_v<S, at::BFloat16>;  // rows as they lie are no right operand
-  static constexpr int64_t kBlock = 128;                           // rows or tokens of a task that copies or sums
+  static constexpr int64_t kBlock = 128;  // rows or tokens of a task that copies or sums
 
   // `call` is contiguous. hidden: where what experts keep is, or goes.
   Tiles(const Call& call, const Kept& kept);
@@ -83,7 +82,7 @@ class Tiles {
   void add_groups(const Experts& experts, const int64_t* offsets, S* hidden);
   void add_tiles(int64_t group, int64_t rows, bool foreign);
   void place_rows();
-  void make_room(int64_t packed_matrices);
+  void make_room();
 
   int64_t first_in_group(const Tile& tile) const { return tile.foreign ? groups_[tile.group].own_rows + tile.first : tile.first; }
   int64_t token(const Tile& tile, int64_t i) const;
@@ -95,7 +94,7 @@ class Tiles {
   int64_t tokens_, d_, k_, routed_rows_, beside_;
   double limit_;
   const S* x_;
-  const int64_t* order_;  // nullptr: no rows
+  const int64_t* order_;   // nullptr: no rows
   const Sum<S>* weights_;  // there are some where beside_ > 0
   const S* dout_ = nullptr;
   Sum<S>* dweights_ = nullptr;

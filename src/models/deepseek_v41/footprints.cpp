@@ -272,9 +272,7 @@ class Declaration {
   Footprint mega_experts(const Dimension& rows, int64_t width, int64_t experts) const {
     const int64_t d = t_.hidden_size;
     const engine::Buffer packed = compute({3, experts, width, d});
-    Footprint mlp{{compute({2, rows, width})}, {packed}, {compute({3, rows, width})}};
-    if (compute_ == at::kBFloat16) mlp.backward.push_back(packed);
-    return mlp;
+    return {{compute({2, rows, width})}, {packed}, {compute({3, rows, width}), packed}};
   }
   // All experts in one segment; where they lie over ep, it reads who sends how many rows.
   void add_mega_experts(const std::string& name, const Rows& of, bool with_shared) {
