@@ -145,6 +145,7 @@ std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const Pro
   sizes["loss.rows"] = std::min(options.cross_entropy_chunk, own);
   const int64_t scored = std::max<int64_t>(1, layout.part(text.index_n_heads, "tp") * groups_seen);
   sizes["index.rows"] = std::clamp<int64_t>(options.index_chunk_elements / scored, 1, std::min<int64_t>(256, own));
+  sizes["index.sum_rows"] = std::clamp<int64_t>(options.index_chunk_elements / std::max<int64_t>(1, groups_seen), 1, own);
   if (options.losses.draft.weight > 0) add_draft_sizes(text, options, tokens, senders, sizes);
   if (!config.vision) return sizes;
   add_picture_sizes(*config.vision, layout, pictures, sizes);

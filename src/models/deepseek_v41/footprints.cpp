@@ -159,7 +159,7 @@ class Declaration {
     Footprint select{{}, {math({"index.rows", index_heads + 1, groups + ".gathered"})}, {}};
     if (mega_indexer_) {
       select.forward = {compute({groups + ".gathered", t_.index_head_dim}), math({"tokens", index_heads})};
-      if (layout_.size("tp") > 1) select.forward.push_back(math({2, "index.rows", index_heads, groups + ".gathered"}));
+      if (layout_.size("tp") > 1) select.forward.push_back(math({2, "index.sum_rows", groups + ".gathered"}));
     }
     set(name + ".select", select);
 
