@@ -72,14 +72,11 @@ void backward(int64_t tokens, int64_t n, int64_t d, const S* streams, const S* k
         const S *x = streams + row * d, *key = keys + k * d, *up = dout + row * d;
         const T* g = gain + k * d;
         const auto [dot, x_factor, key_factor, gate] = sums[row];
-        T lanes[kLanes] = {};
-        int64_t i = 0;
-        for (; i + kLanes <= d; i += kLanes)
-          for (int l = 0; l < kLanes; ++l) lanes[l] += widened(up[i + l]) * widened(value[i + l]);
-        for (int l = 0; i < d; ++i, ++l) lanes[l] += widened(up[i]) * widened(value[i]);
+        const T dgate =
+            sum_of<T>(d, [&](int64_t i) __attribute__((always_inline)) { return widened(up[i]) * widened(value[i]); });
         const T size = std::abs(dot);
         // Through sigmoid and root; below the floor, and where the gate is closed, nothing.
-        const T ddot = closed[t] || size < T(kFloor) ? T(0) : folded(lanes) * gate * (T(1) - gate) * T(0.5) / std::sqrt(size);
+        const T ddot = closed[t] || size < T(kFloor) ? T(0) : dgate * gate * (T(1) - gate) * T(0.5) / std::sqrt(size);
         const T direct = ddot * scale * x_factor * key_factor;
         const T back_x = ddot * dot * x_factor * x_factor / T(d), back_key = ddot * dot * key_factor * key_factor / T(d);
         S *dx = dstreams + row * d, *dkey = dkeys + k * d;

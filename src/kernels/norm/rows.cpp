@@ -9,17 +9,6 @@
 namespace hyperparallel::kernels::norm {
 namespace {
 
-// The sum of at(i) for i below `size`.
-template <class T, class At>
-HP_INLINE T sum_of(int64_t size, const At& at) {
-  T lanes[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes)
-    for (int l = 0; l < kLanes; ++l) lanes[l] += at(i + l);
-  for (int l = 0; i < size; ++i, ++l) lanes[l] += at(i);
-  return folded(lanes);
-}
-
 template <class S, class T>
 HP_INLINE T rounded_to(T x) {
   return widened(narrowed_to<S>(x));
