@@ -104,14 +104,30 @@ struct MixSite {
 // `pre` is what the previous site made (NOTE in mhc.cpp). `kind`: "attn" or "ffn".
 MixSite add_mix_in(ModelBuilder& builder, const Block& block, const std::string& kind, engine::ValueId streams,
                    engine::ValueId pre);
-engine::ValueId add_mix_out(ModelBuilder& builder, const Block& block, const std::string& kind, const std::string& result,
-                            const MixSite& site, engine::ValueId y, engine::ValueId streams);
 struct MixBoundary {
   engine::ValueId streams;
   MixSite site;  // of `kind`
 };
+// `result`: the name of the new streams.
 MixBoundary add_mix_boundary(ModelBuilder& builder, const Block& block, const std::string& result, const MixSite& from,
                              engine::ValueId y, engine::ValueId streams, const std::string& kind);
+
+// Between two blocks: streams that are written, or what the last sublayer of a block still writes into them, which the next block
+// does with the `in` of its first site.
+struct BlockBorder {
+  engine::ValueId streams, pre;
+  struct Unwritten {
+    std::string result;
+    MixSite site;
+    engine::ValueId y;
+  };
+  std::optional<Unwritten> unwritten = {};
+};
+// `writes`: somebody else than a block's first site reads the streams.
+BlockBorder leave_block(ModelBuilder& builder, const Block& block, const MixSite& ffn, engine::ValueId ffn_out,
+                        engine::ValueId mid, bool writes);
+// The streams and the site of the block's attention.
+MixBoundary enter_block(ModelBuilder& builder, const Block& block, const BlockBorder& border);
 
 // Fills the footprints of all segments: footprints.cpp.
 void declare_footprints(engine::Program& program, const ModelConfig& config, const ProgramOptions& options);

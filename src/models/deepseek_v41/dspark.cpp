@@ -49,19 +49,19 @@ class DraftStack {
     builder_.rows = {"draft.tokens", "draft.shard", in_.tp_rows};
     builder_.row_kinds = {in_.image, in_.padding, {}, {}};
     rope_ = add_rope_table(builder_, "rope.draft", in_.positions, builder_.rows.tokens, text_.rope_main);
-    ValueId streams = add_embedding(), pre = add_first_mix(builder_, "draft.pre", streams);
+    BlockBorder border{add_embedding(), {}};
+    border.pre = add_first_mix(builder_, "draft.pre", border.streams);
     for (int64_t stage = 0; stage <= last_; ++stage) {
       const std::string name = "mtp." + std::to_string(stage);
       const Block block{name, name + ".", text_.draft.n_routed_experts, text_.draft.num_experts_per_tok};
       program_.begin_region(name);
-      const MixSite attn = add_mix_in(builder_, block, "attn", streams, pre);
-      const auto [mid, ffn] = add_mix_boundary(builder_, block, "mid", attn, add_attention(block, attn.x), streams, "ffn");
+      const auto [streams, attn] = enter_block(builder_, block, border);
+      const auto [mid, ffn] = add_mix_boundary(builder_, block, name + ".mid", attn, add_attention(block, attn.x), streams, "ffn");
       program_.close_unit(name);
-      streams = add_mix_out(builder_, block, "ffn", "streams", ffn, add_moe(builder_, block, ffn.x), mid);
-      pre = ffn.pre;
+      border = leave_block(builder_, block, ffn, add_moe(builder_, block, ffn.x), mid, /*writes=*/stage == last_);
       program_.end_region();
     }
-    add_ends(streams, pre);
+    add_ends(border.streams, border.pre);
   }
 
  private:

@@ -90,9 +90,8 @@ void make_site(SegmentRun& run, const MixSite& site, const kernels::MixIn& made)
   run.make(site.x, made.x);
 }
 
-ValueId declare_streams(ModelBuilder& builder, const Block& block, const std::string& name) {
-  return builder.program.value(block.name + "." + name,
-                               {builder.stream_rows(), builder.text().hc_mult, builder.text().hidden_size});
+ValueId declare_streams(ModelBuilder& builder, const std::string& name) {
+  return builder.program.value(name, {builder.stream_rows(), builder.text().hc_mult, builder.text().hidden_size});
 }
 
 }  // namespace
@@ -110,22 +109,29 @@ MixSite add_mix_in(ModelBuilder& builder, const Block& block, const std::string&
   return site;
 }
 
-ValueId add_mix_out(ModelBuilder& builder, const Block& block, const std::string& kind, const std::string& result,
-                    const MixSite& site, ValueId y, ValueId streams) {
-  const ValueId out = declare_streams(builder, block, result);
+BlockBorder leave_block(ModelBuilder& builder, const Block& block, const MixSite& ffn, ValueId ffn_out, ValueId mid, bool writes) {
+  const std::string result = block.name + ".streams";
+  if (!writes) return {mid, ffn.pre, BlockBorder::Unwritten{result, ffn, ffn_out}};
+  const ValueId out = declare_streams(builder, result);
   builder.program.segment(
-      block.name + ".hc_" + kind + ".out", {y, streams, site.post, site.comb}, {out}, {},
+      block.name + ".hc_ffn.out", {ffn_out, mid, ffn.post, ffn.comb}, {out}, {},
       [=, how = mhc_kernel(builder)](SegmentRun& run) {
-        run.make(out, kernels::expand(run.read(y), run.read(streams), run.read(site.post), run.read(site.comb), how));
+        run.make(out, kernels::expand(run.read(ffn_out), run.read(mid), run.read(ffn.post), run.read(ffn.comb), how));
       });
-  return out;
+  return {out, ffn.pre};
+}
+
+MixBoundary enter_block(ModelBuilder& builder, const Block& block, const BlockBorder& border) {
+  if (!border.unwritten) return {border.streams, add_mix_in(builder, block, "attn", border.streams, border.pre)};
+  const auto& [result, site, y] = *border.unwritten;
+  return add_mix_boundary(builder, block, result, site, y, border.streams, "attn");
 }
 
 MixBoundary add_mix_boundary(ModelBuilder& builder, const Block& block, const std::string& result, const MixSite& from, ValueId y,
                              ValueId streams, const std::string& kind) {
   const SiteParameters parameters = declare_site(builder, block, kind);
   const std::string name = block.name + ".hc_" + kind;
-  const ValueId out = declare_streams(builder, block, result);
+  const ValueId out = declare_streams(builder, result);
   const MixSite site = declare_values(builder, name);
   builder.program.segment(name + ".boundary", {y, streams, from.post, from.comb, from.pre},
                           {out, site.pre, site.post, site.comb, site.x}, parameters.ids(), [=](SegmentRun& run) {

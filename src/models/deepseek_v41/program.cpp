@@ -122,24 +122,26 @@ ModelProgram build_program(const ModelConfig& config, const ProgramOptions& opti
     spans = launch_halo(builder, "spans", "stage", add_vision(builder), builder.inputs.spans);
     builder.program.wait(spans);
   }
-  ValueId streams = add_embedding(builder, spans);
-  ValueId pre = add_first_mix(builder, "pre", streams);
-  for (int64_t layer = 0; layer < config.text.num_hidden_layers; ++layer) {
+  const int64_t layers = config.text.num_hidden_layers;
+  // Also where draft layers do not learn: that they do changes nothing else, to the bit.
+  const auto is_target = [&](int64_t layer) { return std::ranges::count(config.text.draft.target_layer_ids, layer) > 0; };
+  BlockBorder border{add_embedding(builder, spans), {}};
+  border.pre = add_first_mix(builder, "pre", border.streams);
+  for (int64_t layer = 0; layer < layers; ++layer) {
     const Block block = builder.block(layer);
-    if (builder.has_draft_layers() && std::ranges::count(config.text.draft.target_layer_ids, layer) > 0)
-      add_draft_target(builder, streams);
+    if (builder.has_draft_layers() && is_target(layer)) add_draft_target(builder, border.streams);
     builder.program.begin_region(block.name);
-    if (config.text.engram_index(layer)) streams = add_engram(builder, layer, streams);
-    const MixSite attn = add_mix_in(builder, block, "attn", streams, pre);
+    if (config.text.engram_index(layer)) border.streams = add_engram(builder, layer, border.streams);
+    const auto [streams, attn] = enter_block(builder, block, border);
     const ValueId attn_out = add_attention(builder, layer, attn.x);
-    const auto [mid, ffn] = add_mix_boundary(builder, block, "mid", attn, attn_out, streams, "ffn");
+    const auto [mid, ffn] = add_mix_boundary(builder, block, block.name + ".mid", attn, attn_out, streams, "ffn");
     builder.program.close_unit(block.name);
     const ValueId ffn_out = add_moe(builder, block, ffn.x);
-    streams = add_mix_out(builder, block, "ffn", "streams", ffn, ffn_out, mid);
-    pre = ffn.pre;
+    const bool is_read = layer + 1 == layers || is_target(layer + 1) || config.text.engram_index(layer + 1);
+    border = leave_block(builder, block, ffn, ffn_out, mid, is_read);
     builder.program.end_region();
   }
-  const ValueId final_hidden = add_head(builder, streams, pre);
+  const ValueId final_hidden = add_head(builder, border.streams, border.pre);
   add_auxiliary_losses(builder);
   if (builder.has_draft_layers()) add_draft_layers(builder, final_hidden);
   builder.check_overrides();

@@ -2,18 +2,19 @@
 //
 // The program of a text layer i, value names in backticks:
 //   engram      `layers.i.engram_out`                       where the layer has one; rows come over ep
-//   hc_attn.in  coefficients, normalised input              `layers.i.hc_attn.pre|post|comb|x`
+//   hc_attn.boundary  the streams that enter               `layers.i-1.streams`, written
+//               coefficients, normalised input              `layers.i.hc_attn.pre|post|comb|x`
 //   kv          window and compressed KV, index keys        exchanges over cp start
 //   queries     `layers.i.q`, index queries                 exchanges end
 //   select      `layers.i.topk`, candidates                 index sources only
 //   teach       index scores against attention              index sources, with the indexer's loss
 //   attend      `layers.i.attn_out`                         summed over tp
-//   hc_attn.out `layers.i.mid`
-//   hc_ffn.in   as hc_attn.in
+//   hc_ffn.boundary  `layers.i.mid`, then as hc_attn
 //   route       experts, weights, order of rows             exchange over ep
 //   experts                                                 exchange back
 //   combine     `layers.i.ffn_out`
-//   hc_ffn.out  `layers.i.streams`
+//   hc_ffn.out  `layers.i.streams`                          where others than the next layer's hc_attn.boundary read them (the
+//                                                           head, engram, draft layers); that layer has hc_attn.in then
 //
 // Attention and vocabulary compute in the region `tokens`, MoE and Engram in `shard`, mHC and norms in `streams`: NOTE [Regions]
 // in models/adapter/builder.h.
