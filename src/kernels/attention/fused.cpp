@@ -9,7 +9,7 @@
 #include "kernels/attention/amx.h"
 #include "kernels/attention/pairs.h"
 #include "kernels/attention/tokens.h"
-#include "kernels/moe/activation.h"
+#include "kernels/row_sums.h"
 #include "kernels/types.h"
 #include "kernels/with_types.h"
 
@@ -69,6 +69,14 @@ struct Problem {
   int64_t oldest_key(int64_t t) const { return std::max(own[t] - window + 1, first[t]); }
   int64_t own_key(int64_t t) const { return own[t]; }
 
+  // Behind the last group that queries [first, end) have chosen.
+  int64_t groups_seen(int64_t first_query, int64_t end) const {
+    if (groups == 0 || k == 0 || end <= first_query) return 0;
+    const int32_t* chosen = topk.const_data_ptr<int32_t>();
+    const int64_t last = *std::max_element(chosen + first_query * k, chosen + end * k);
+    return std::clamp<int64_t>(last + 1, 0, groups);
+  }
+
   // Rows of the window, then of the chosen groups, from these bases.
   template <class Row>
   int64_t rows_of(int64_t t, Row* near, int64_t first_key, Row* far, Row** rows) const {
@@ -102,7 +110,7 @@ class Rows {
     return row_.data();
   }
   void end(int64_t i) {
-    if constexpr (!std::is_same_v<E, T>) moe::narrow_row(row_.data(), size_, to_ + i * size_);
+    if constexpr (!std::is_same_v<E, T>) narrow_row(row_.data(), size_, to_ + i * size_);
   }
 
  private:
@@ -125,10 +133,34 @@ at::Tensor forward_of(const P& p) {
   return out;
 }
 
+// Sums for rows first_row .. of a whole.
+struct Share {
+  int64_t first_row = 0;
+  at::Tensor sums = {};
+};
+
+// [rows, d]: all shares, in order.
+template <class E, class T>
+at::Tensor added_up(const std::vector<const Share*>& shares, int64_t rows, int64_t d, at::TensorOptions options) {
+  at::Tensor whole = at::empty({rows, d}, options);
+  at::parallel_for(0, rows, kTokens, [&](int64_t begin, int64_t end) {
+    std::vector<const T*> own;
+    for (int64_t row = begin; row < end; ++row) {
+      own.clear();
+      for (const Share* share : shares) {
+        const int64_t at = row - share->first_row;
+        if (at >= 0 && at < share->sums.size(0)) own.push_back(share->sums.const_data_ptr<T>() + at * d);
+      }
+      sum_rows(own.data(), static_cast<int64_t>(own.size()), d, writable<E>(whole) + row * d);
+    }
+  });
+  return whole;
+}
+
 struct Part {
-  int64_t first, end;          // queries
-  int64_t first_key, end_key;  // of the window keys that any of them sees
-  at::Tensor dwindow, dcompressed, dsink;
+  int64_t first, end;                  // queries
+  Share window = {}, compressed = {};  // of the keys that any of them sees
+  at::Tensor dsink = {};
 };
 
 template <class P>
@@ -140,41 +172,40 @@ variable_list backward_of(const P& p, const at::Tensor& gradient_of_out) {
   const int64_t count = gradient_parts(p.tokens, p.groups, p.d, sizeof(T));
   std::vector<Part> parts;
   for (int64_t i = 0; i < count; ++i) {
-    Part part{p.tokens * i / count, p.tokens * (i + 1) / count, 0, 0, {}, {}, {}};
-    if (part.end > part.first) {
-      part.first_key = p.oldest_key(part.first);
-      part.end_key = p.own_key(part.end - 1) + 1;
-    }
-    parts.push_back(std::move(part));
+    parts.push_back({p.tokens * i / count, p.tokens * (i + 1) / count});
   }
   at::Tensor dq = at::empty_like(p.q);
   const E* g = data<E>(gradient);
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       Part& part = parts[i];
-      part.dwindow = at::zeros({part.end_key - part.first_key, p.d}, options);
-      part.dcompressed = at::zeros({p.groups, p.d}, options);
+      const bool has_queries = part.end > part.first;
+      part.window.first_row = has_queries ? p.oldest_key(part.first) : 0;
+      const int64_t end_key = has_queries ? p.own_key(part.end - 1) + 1 : 0;
+      part.window.sums = at::zeros({end_key - part.window.first_row, p.d}, options);
+      part.compressed.sums = at::zeros({p.groups_seen(part.first, part.end), p.d}, options);
       part.dsink = at::zeros({p.heads}, options);
+      T *dwindow = part.window.sums.mutable_data_ptr<T>(), *dcompressed = part.compressed.sums.mutable_data_ptr<T>();
       typename P::Attention attention(p.heads, p.d, p.window + p.k);
       std::vector<const E*> keys(p.window + p.k);
       std::vector<T*> dkeys(p.window + p.k);
       Rows<E, T> rows(dq, p.heads * p.d);
       for (int64_t t = part.first; t < part.end; ++t) {
         const Query<E> query = p.query(t, keys);
-        p.rows_of(t, part.dwindow.mutable_data_ptr<T>(), part.first_key, part.dcompressed.mutable_data_ptr<T>(), dkeys.data());
+        p.rows_of(t, dwindow, part.window.first_row, dcompressed, dkeys.data());
         attention.backward(query, g + t * p.heads * p.d, rows.begin(t), dkeys.data(), part.dsink.mutable_data_ptr<T>());
         rows.end(t);
       }
     }
   });
-  at::Tensor dwindow = at::zeros(p.window_kv.sizes(), options), dsink = at::zeros_like(p.sink);
-  at::Tensor dcompressed = parts[0].dcompressed;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    dwindow.narrow(0, parts[i].first_key, parts[i].dwindow.size(0)).add_(parts[i].dwindow);
-    dsink.add_(parts[i].dsink);
-    if (i > 0) dcompressed.add_(parts[i].dcompressed);
+  std::vector<const Share*> windows, compressed;
+  at::Tensor dsink = at::zeros_like(p.sink);
+  for (const Part& part : parts) {
+    windows.push_back(&part.window), compressed.push_back(&part.compressed);
+    dsink.add_(part.dsink);
   }
-  return {dq, dwindow, dcompressed, dsink};
+  return {dq, added_up<E, T>(windows, p.window_kv.size(0), p.d, p.window_kv.options()),
+          added_up<E, T>(compressed, p.groups, p.d, p.compressed_kv.options()), dsink};
 }
 
 // body(Problem): BF16 in tiles or in pairs where the processor has such products, else in the math type.

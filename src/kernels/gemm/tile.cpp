@@ -110,7 +110,10 @@ void product(int64_t m, int64_t n, int64_t k, const S* a, int64_t a_stride, cons
       SmallGemm<double>().run({a, m, k, a_stride}, {panel, k, width, width}, /*transposed=*/false, 1, add ? 1 : 0,
                               {c + column, m, width, c_stride}, out);
     } else {
-      blas::brgemm(m, width, k, a_stride, width, c_stride, add, a, panel, c + column);
+      constexpr int64_t kDepth = std::is_same_v<S, float> ? 256 : int64_t{1} << 20;  // rows of a panel that stay in the caches
+      for (int64_t first = 0; first < k; first += kDepth)
+        blas::brgemm(m, width, std::min(kDepth, k - first), a_stride, width, c_stride, add || first > 0, a + first,
+                     panel + first * width, c + column);
     }
   });
 }

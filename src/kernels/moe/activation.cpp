@@ -81,31 +81,9 @@ void activate_backward(int64_t rows, int64_t width, const S* kept, const T* dout
   });
 }
 
-template <class S, class T>
-void narrow_row(const T* from, int64_t size, S* to) {
-  vectorise([&]() __attribute__((always_inline)) { narrow(from, size, to); });
-}
-
-template <class S>
-void sum_rows(const S* const* rows, int64_t count, int64_t size, S* out) {
-  using T = std::conditional_t<std::is_same_v<S, double>, double, float>;
-  vectorise([&]() __attribute__((always_inline)) {
-    constexpr int64_t kBlock = 64;
-    for (int64_t first = 0; first < size; first += kBlock) {
-      const int64_t n = size - first < kBlock ? size - first : kBlock;
-      T sum[kBlock] = {};
-      for (int64_t r = 0; r < count; ++r)
-        for (int64_t i = 0; i < n; ++i) sum[i] += widened(rows[r][first + i]);
-      for (int64_t i = 0; i < n; ++i) out[first + i] = narrowed_to<S>(sum[i]);
-    }
-  });
-}
-
-#define HP_INSTANTIATE(S, T)                                                                                 \
-  template void activate<S, T>(int64_t, int64_t, const T*, const T*, double, S*, S*);                        \
-  template void activate_backward<S, T>(int64_t, int64_t, const S*, const T*, const T*, double, S*, S*, T*); \
-  template void narrow_row<S, T>(const T*, int64_t, S*);                                                     \
-  template void sum_rows<S>(const S* const*, int64_t, int64_t, S*);
+#define HP_INSTANTIATE(S, T)                                                          \
+  template void activate<S, T>(int64_t, int64_t, const T*, const T*, double, S*, S*); \
+  template void activate_backward<S, T>(int64_t, int64_t, const S*, const T*, const T*, double, S*, S*, T*);
 HP_INSTANTIATE(float, float)
 HP_INSTANTIATE(double, double)
 HP_INSTANTIATE(Bfloat16Bits, float)

@@ -17,12 +17,4 @@ template <class S, class T>
 void activate_backward(int64_t rows, int64_t width, const S* kept, const T* dout, const T* weights, double limit, S* out,
                        S* dhidden, T* dweights);
 
-// to[i] = from[i] as S.
-template <class S, class T>
-void narrow_row(const T* from, int64_t size, S* to);
-
-// out = sum of the rows that `rows` points to, as S.
-template <class S>
-void sum_rows(const S* const* rows, int64_t count, int64_t size, S* out);
-
 }  // namespace hyperparallel::kernels::moe

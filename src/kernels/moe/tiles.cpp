@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "kernels/moe/activation.h"
+#include "kernels/row_sums.h"
 #include "kernels/storage.h"
 
 namespace hyperparallel::kernels::moe {
