@@ -17,6 +17,8 @@ namespace hyperparallel::kernels::attention {
 namespace {
 
 constexpr int64_t kTile = 16, kPairs = 32;  // rows of a tile; BF16 numbers in one of its rows
+constexpr int64_t kMostLeft = 8;            // queries times blocks of heads whose gradients of window keys are summed at once
+constexpr int64_t kNearRoom = 36;           // rows behind the window's that tiles touch: an odd one and two tiles
 
 // The kernel saves tiles only for processes that have asked.
 bool may_use_tiles() {
@@ -35,10 +37,14 @@ bool TileAttention::takes(int64_t d) {
 }
 
 TileAttention::TileAttention(int64_t heads, int64_t d, int64_t most_keys)
-    : scratch_(heads, d, most_keys),
+    : scratch_(heads, d, most_keys + 2),
+      d_(d),
+      block_queries_(std::max<int64_t>(1, kMostLeft / scratch_.blocks)),
       keys_((most_keys + PairScratch::kKeyUnit) * d),
+      near_((most_keys + block_queries_ + kNearRoom) * d),
       key_pairs_((most_keys + PairScratch::kKeyUnit) / 2 * d),
-      columns_((most_keys + PairScratch::kKeyUnit) / 2 * scratch_.lanes),
+      near_pairs_((most_keys + block_queries_ + kNearRoom) / 2 * d),
+      columns_((most_keys + 2 * PairScratch::kKeyUnit) / 2 * scratch_.lanes),
       sums_(kTile * d) {}
 
 #pragma GCC push_options
@@ -92,50 +98,76 @@ class TileScope {
   ~TileScope() { asm volatile("tilerelease" : : : "memory"); }
 };
 
+// Keys [rows, d] as tiles read them; `rows` may be fewer than tiles touch.
+struct TiledKeys {
+  const Bits* keys;
+  const uint32_t* pairs;  // [rows / 2, d]
+  int64_t rows;
+};
+
+HP_INLINE void pair_rows(const Bits* rows, int64_t count, int64_t d, uint32_t* pairs) {
+  const auto* halves = reinterpret_cast<const uint16_t*>(rows);
+  for (int64_t i = 0; i < count; i += 2) gemm::interleave(halves + i * d, halves + (i + 1) * d, d, pairs + i / 2 * d);
+}
+HP_INLINE int64_t rounded_up(int64_t x, int64_t unit) {
+  return (x + unit - 1) / unit * unit;
+}
+
+// What is left for the gradients of a block's window keys by one query and block of heads.
+struct Left {
+  uint32_t *weights, *both;  // [near rows, L], [L, d]
+};
+
+// NOTE [Gaps]: arrays over keys begin with those of the window, from an even row of the block on and to an even number of them,
+// since pairs of the block's rows are made once. So there may be a row before the first and behind the last that are no keys.
 class TileProducts {
  public:
   TileProducts(Bits* keys, uint32_t* key_pairs, uint32_t* columns, float* sums)
       : keys_(keys), key_pairs_(key_pairs), columns_(columns), sums_(sums) {}
 
-  HP_INLINE void begin(const Query<Bits>& query) {
-    const int64_t count = query.count, d = query.d;
-    constexpr int64_t kUnit = PairScratch::kKeyUnit;
-    padded_ = (count + kUnit - 1) / kUnit * kUnit;
-    for (int64_t i = 0; i < count; ++i) std::memcpy(keys_ + i * d, query.keys[i], d * sizeof(Bits));
-    std::memset(keys_ + count * d, 0, (padded_ - count) * d * sizeof(Bits));
-    const auto* halves = reinterpret_cast<const uint16_t*>(keys_);
-    for (int64_t i = 0; i < padded_; i += 2) gemm::interleave(halves + i * d, halves + (i + 1) * d, d, key_pairs_ + i / 2 * d);
+  // `block`: from its first row on. The query's other keys are copied.
+  HP_INLINE void begin(const Query<Bits>& query, const TiledKeys& block, const Left& left) {
+    const int64_t d = query.d;
+    near_count_ = query.near, lead_ = near_count_ > 0 ? query.near_row % 2 : 0;
+    const int64_t first = query.near_row - lead_;
+    near_ = {block.keys + first * d, block.pairs + first / 2 * d, (lead_ + near_count_ + 1) / 2 * 2};
+    left_ = left, left_first_ = first, left_rows_ = block.rows;
+    const int64_t count = query.count - query.near, padded = rounded_up(count, PairScratch::kKeyUnit);
+    for (int64_t i = 0; i < count; ++i) std::memcpy(keys_ + i * d, query.keys[query.near + i], d * sizeof(Bits));
+    std::memset(keys_ + count * d, 0, (padded - count) * d * sizeof(Bits));
+    pair_rows(keys_, padded, d, key_pairs_);
+    far_ = {keys_, key_pairs_, count};
+  }
+  HP_INLINE void begin(const Query<Bits>&) {}
+
+  HP_INLINE int64_t rows() const { return near_.rows + far_.rows; }
+  HP_INLINE int64_t row(int64_t key) const { return key < near_count_ ? lead_ + key : near_.rows + key - near_count_; }
+  template <int L>
+  HP_INLINE void fill_gaps(float* p, float x) {
+    if (lead_ > 0) std::fill_n(p, L, x);
+    if (lead_ + near_count_ < near_.rows) std::fill_n(p + (near_.rows - 1) * L, L, x);
   }
 
   template <int L>
   HP_INLINE void dots(const Query<Bits>& query, const uint32_t* x, float* out) {
-    const int64_t d = query.d, key_bytes = d * static_cast<int64_t>(sizeof(Bits));
-    for (int64_t key = 0; key < padded_; key += 2 * kTile) {
-      clear_tile<0>(), clear_tile<1>();
-      for (int64_t c = 0; c < d; c += kPairs) {
-        load_tile<2>(x + c / 2 * L, 4 * L);
-        load_tile<3>(keys_ + key * d + c, key_bytes);
-        load_tile<4>(keys_ + (key + kTile) * d + c, key_bytes);
-        multiply_tiles<0, 3, 2>();
-        multiply_tiles<1, 4, 2>();
-      }
-      store_tile<0>(out + key * L, 4 * L);
-      store_tile<1>(out + (key + kTile) * L, 4 * L);
-    }
+    dots_of<L>(near_, query.d, x, out);
+    dots_of<L>(far_, query.d, x, out + near_.rows * L);
   }
 
   template <int L>
   HP_INLINE void mix(const Query<Bits>& query, uint32_t* w, int64_t heads, float* out) {
-    const int64_t d = query.d, pairs = padded_ / 2;
-    for (int64_t i = (query.count + 1) / 2 * L; i < pairs * L; ++i) w[i] = 0;
-    gemm::transpose_words(w, L, pairs, L, columns_, pairs);  // [L, pairs]
+    const int64_t d = query.d, near = near_.rows / 2, far = (far_.rows + 1) / 2, behind = rounded_up(near, kTile),
+                  pairs = behind + rounded_up(far, kTile);
+    columns_of<L>(w, near, columns_, behind, pairs);
+    columns_of<L>(w + near * L, far, columns_ + behind, pairs - behind, pairs);
     float* const to = heads < L ? sums_ : out;
     for (int64_t column = 0; column < d; column += 2 * kTile) {
       clear_tile<5>(), clear_tile<6>();
       for (int64_t pair = 0; pair < pairs; pair += kTile) {
+        const uint32_t* keys = (pair < behind ? near_.pairs + pair * d : far_.pairs + (pair - behind) * d) + column;
         load_tile<7>(columns_ + pair, 4 * pairs);
-        load_tile<3>(key_pairs_ + pair * d + column, 4 * d);
-        load_tile<4>(key_pairs_ + pair * d + column + kTile, 4 * d);
+        load_tile<3>(keys, 4 * d);
+        load_tile<4>(keys + kTile, 4 * d);
         multiply_tiles<5, 7, 3>();
         multiply_tiles<6, 7, 4>();
       }
@@ -149,50 +181,133 @@ class TileProducts {
   HP_INLINE void spread(const Query<Bits>& query, const uint32_t* weights, uint32_t* both, int64_t heads, float* const* to) {
     const int64_t d = query.d;
     std::memset(both + heads * d, 0, (L - heads) * d * sizeof(uint32_t));
-    for (int64_t key = 0; key < query.count; key += kTile) {
+    if (near_count_ > 0) {
+      std::memset(left_.weights, 0, left_rows_ * L * sizeof(uint32_t));
+      std::memcpy(left_.weights + left_first_ * L, weights, near_.rows * L * sizeof(uint32_t));
+      std::memcpy(left_.both, both, L * d * sizeof(uint32_t));
+      left_.weights += left_rows_ * L, left_.both += L * d;
+    }
+    weights += near_.rows * L, to += near_count_;
+    for (int64_t key = 0; key < far_.rows; key += kTile) {
       load_tile<0>(weights + key * L, 4 * L);
       for (int64_t column = 0; column < d; column += 2 * kTile) {
         clear_tile<3>(), clear_tile<4>();
-        load_tile<7>(both + column, 4 * d);
-        multiply_tiles<3, 0, 7>();
-        load_tile<7>(both + column + kTile, 4 * d);
-        multiply_tiles<4, 0, 7>();
-        store_tile<3>(sums_ + column, 4 * d);
-        store_tile<4>(sums_ + column + kTile, 4 * d);
+        add_spread(both + column, d);
+        store_sums(column, d);
       }
-      const int64_t last = std::min(kTile, query.count - key);
-      for (int64_t i = 0; i < last; ++i) {
-        float* sum = to[key + i];
-        const float* more = sums_ + i * d;
-#pragma GCC ivdep
-        for (int64_t c = 0; c < d; ++c) sum[c] += more[c];
+      const int64_t last = std::min(kTile, far_.rows - key);
+      for (int64_t i = 0; i < last; ++i) add_sums(i, d, to[key + i]);
+    }
+  }
+
+  // drows [count, d] += what all queries and blocks of heads of the block have left.
+  template <int L>
+  HP_INLINE void add_left(const Left& left, int64_t number, int64_t rows, int64_t count, int64_t d, float* drows) {
+    for (int64_t key = 0; key < count; key += kTile) {
+      for (int64_t column = 0; column < d; column += 2 * kTile) {
+        clear_tile<3>(), clear_tile<4>();
+        for (int64_t i = 0; i < number; ++i) {
+          load_tile<0>(left.weights + (i * rows + key) * L, 4 * L);
+          add_spread(left.both + i * L * d + column, d);
+        }
+        store_sums(column, d);
       }
+      const int64_t last = std::min(kTile, count - key);
+      for (int64_t i = 0; i < last; ++i) add_sums(i, d, drows + (key + i) * d);
     }
   }
 
  private:
+  template <int L>
+  HP_INLINE void dots_of(const TiledKeys& of, int64_t d, const uint32_t* x, float* out) {
+    const int64_t key_bytes = d * static_cast<int64_t>(sizeof(Bits));
+    for (int64_t key = 0; key < of.rows; key += 2 * kTile) {
+      clear_tile<0>(), clear_tile<1>();
+      for (int64_t c = 0; c < d; c += kPairs) {
+        load_tile<2>(x + c / 2 * L, 4 * L);
+        load_tile<3>(of.keys + key * d + c, key_bytes);
+        load_tile<4>(of.keys + (key + kTile) * d + c, key_bytes);
+        multiply_tiles<0, 3, 2>();
+        multiply_tiles<1, 4, 2>();
+      }
+      store_tile<0>(out + key * L, 4 * L);
+      store_tile<1>(out + (key + kTile) * L, 4 * L);
+    }
+  }
+  // to [L, padded], rows `stride` apart: the transpose of w [pairs, L], then zeros.
+  template <int L>
+  HP_INLINE void columns_of(const uint32_t* w, int64_t pairs, uint32_t* to, int64_t padded, int64_t stride) {
+    gemm::transpose_words(w, L, pairs, L, to, stride);
+    for (int l = 0; l < L; ++l) std::fill(to + l * stride + pairs, to + l * stride + padded, 0);
+  }
+  // Tiles 3 and 4 += weights in tile 0 times 32 columns.
+  HP_INLINE void add_spread(const uint32_t* both, int64_t d) {
+    load_tile<7>(both, 4 * d);
+    multiply_tiles<3, 0, 7>();
+    load_tile<7>(both + kTile, 4 * d);
+    multiply_tiles<4, 0, 7>();
+  }
+  HP_INLINE void store_sums(int64_t column, int64_t d) {
+    store_tile<3>(sums_ + column, 4 * d);
+    store_tile<4>(sums_ + column + kTile, 4 * d);
+  }
+  HP_INLINE void add_sums(int64_t row, int64_t d, float* to) {
+    const float* more = sums_ + row * d;
+#pragma GCC ivdep
+    for (int64_t c = 0; c < d; ++c) to[c] += more[c];
+  }
+
   Bits* keys_;
   uint32_t *key_pairs_, *columns_;
   float* sums_;
-  int64_t padded_ = 0;  // keys, to whole pairs of tiles
+  TiledKeys near_{}, far_{};
+  int64_t near_count_ = 0, lead_ = 0;
+  Left left_{};
+  int64_t left_first_ = 0, left_rows_ = 0;
 };
 
 }  // namespace
 
-void TileAttention::forward(const Query<Bits>& query, float* out) {
+void TileAttention::begin_block(const Bits* rows, int64_t count) {
+  near_rows_ = count, left_ = 0;
+  const int64_t padded = rounded_up(count, 2) + kNearRoom - 2;
+  std::memcpy(near_.data(), rows, count * d_ * sizeof(Bits));
+  std::memset(near_.data() + count * d_, 0, (padded - count) * d_ * sizeof(Bits));
+  pair_rows(near_.data(), padded, d_, near_pairs_.data());
+}
+
+template <class Body>
+void TileAttention::with_products(const Query<Bits>& query, const Body& body) {
   const TileScope scope(scratch_.lanes);
+  const int64_t rows = rounded_up(near_rows_ + 2, kTile), lanes = scratch_.lanes;
   TileProducts products(keys_.data(), key_pairs_.data(), columns_.data(), sums_.data());
-  forward_pairs(products, scratch_, query, out);
+  products.begin(query, {near_.data(), near_pairs_.data(), rows},
+                 {near_weights_.data() + left_ * rows * lanes, near_both_.data() + left_ * lanes * d_});
+  body(products);
+}
+
+void TileAttention::forward(const Query<Bits>& query, float* out) {
+  with_products(query, [&](TileProducts& products) { forward_pairs(products, scratch_, query, out); });
 }
 void TileAttention::backward(const Query<Bits>& query, const Bits* gradient, float* dq, float* const* dkeys, float* dsink) {
-  const TileScope scope(scratch_.lanes);
-  TileProducts products(keys_.data(), key_pairs_.data(), columns_.data(), sums_.data());
-  backward_pairs(products, scratch_, query, gradient, dq, dkeys, dsink);
+  if (near_weights_.empty()) {
+    near_weights_.resize(block_queries_ * scratch_.blocks * (near_.size() / d_ + kTile) * scratch_.lanes);
+    near_both_.resize(block_queries_ * scratch_.blocks * scratch_.lanes * d_);
+  }
+  with_products(query, [&](TileProducts& products) { backward_pairs(products, scratch_, query, gradient, dq, dkeys, dsink); });
+  if (query.near > 0) left_ += scratch_.blocks;
 }
 void TileAttention::add_attention(const Query<Bits>& query, float* sums) {
+  with_products(query, [&](TileProducts& products) { add_pairs(products, scratch_, query, sums); });
+}
+void TileAttention::end_block(float* drows) {
   const TileScope scope(scratch_.lanes);
   TileProducts products(keys_.data(), key_pairs_.data(), columns_.data(), sums_.data());
-  add_pairs(products, scratch_, query, sums);
+  with_lanes(scratch_.lanes, [&](auto lanes) __attribute__((always_inline)) {
+    products.template add_left<lanes()>({near_weights_.data(), near_both_.data()}, left_, rounded_up(near_rows_ + 2, kTile),
+                                        near_rows_, d_, drows);
+  });
+  left_ = 0;
 }
 #pragma GCC pop_options
 
@@ -204,12 +319,14 @@ namespace hyperparallel::kernels::attention {
 bool TileAttention::takes(int64_t) {
   return false;
 }
-TileAttention::TileAttention(int64_t, int64_t, int64_t) : scratch_(0, 0, 0) {
+TileAttention::TileAttention(int64_t, int64_t, int64_t) : scratch_(0, 0, 0), d_(0), block_queries_(1) {
   throw std::logic_error("TileAttention on a processor without products of tiles");
 }
 void TileAttention::forward(const Query<Bfloat16Bits>&, float*) {}
 void TileAttention::backward(const Query<Bfloat16Bits>&, const Bfloat16Bits*, float*, float* const*, float*) {}
 void TileAttention::add_attention(const Query<Bfloat16Bits>&, float*) {}
+void TileAttention::begin_block(const Bfloat16Bits*, int64_t) {}
+void TileAttention::end_block(float*) {}
 
 }  // namespace hyperparallel::kernels::attention
 #endif

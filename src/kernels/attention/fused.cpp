@@ -91,9 +91,31 @@ struct Problem {
     }
     return count;
   }
-  Query<E> query(int64_t t, std::vector<const E*>& keys) const {
+  Query<E> query(int64_t t, int64_t first_of_block, std::vector<const E*>& keys) const {
     const int64_t count = rows_of(t, data<E>(window_kv), 0, data<E>(compressed_kv), keys.data());
-    return {heads, d, data<E>(q) + t * heads * d, keys.data(), count, sink.const_data_ptr<T>(), rounds};
+    return {heads,
+            d,
+            data<E>(q) + t * heads * d,
+            keys.data(),
+            count,
+            sink.const_data_ptr<T>(),
+            own_key(t) - oldest_key(t) + 1,
+            oldest_key(t) - first_of_block,
+            rounds};
+  }
+
+  // Calls body(t, first window key of its block) for the queries [begin, end); after each block end(its first window key).
+  template <class Body, class End>
+  void by_blocks(Kernel& attention, int64_t begin, int64_t end, const Body& body, const End& end_block) const {
+    for (int64_t t = begin; t < end;) {
+      const int64_t first = oldest_key(t), most = std::min(end, t + attention.block_queries());
+      int64_t next = t, last = first;
+      while (next < most && oldest_key(next) >= first && own_key(next) - first < window + attention.block_queries() - 1)
+        last = std::max(last, own_key(next++));
+      attention.begin_block(data<E>(window_kv) + first * d, last - first + 1);
+      for (; t < next; ++t) body(t, first);
+      end_block(first);
+    }
   }
 };
 
@@ -128,7 +150,13 @@ at::Tensor forward_of(const P& p) {
     typename P::Attention attention(p.heads, p.d, p.window + p.k);
     std::vector<const E*> keys(p.window + p.k);
     Rows<E, T> rows(out, p.heads * p.d);
-    for (int64_t t = begin; t < end; ++t) attention.forward(p.query(t, keys), rows.begin(t)), rows.end(t);
+    p.by_blocks(
+        attention, begin, end,
+        [&](int64_t t, int64_t first) {
+          attention.forward(p.query(t, first, keys), rows.begin(t));
+          rows.end(t);
+        },
+        [](int64_t) {});
   });
   return out;
 }
@@ -190,12 +218,15 @@ variable_list backward_of(const P& p, const at::Tensor& gradient_of_out) {
       std::vector<const E*> keys(p.window + p.k);
       std::vector<T*> dkeys(p.window + p.k);
       Rows<E, T> rows(dq, p.heads * p.d);
-      for (int64_t t = part.first; t < part.end; ++t) {
-        const Query<E> query = p.query(t, keys);
-        p.rows_of(t, dwindow, part.window.first_row, dcompressed, dkeys.data());
-        attention.backward(query, g + t * p.heads * p.d, rows.begin(t), dkeys.data(), part.dsink.mutable_data_ptr<T>());
-        rows.end(t);
-      }
+      p.by_blocks(
+          attention, part.first, part.end,
+          [&](int64_t t, int64_t first) {
+            const Query<E> query = p.query(t, first, keys);
+            p.rows_of(t, dwindow, part.window.first_row, dcompressed, dkeys.data());
+            attention.backward(query, g + t * p.heads * p.d, rows.begin(t), dkeys.data(), part.dsink.mutable_data_ptr<T>());
+            rows.end(t);
+          },
+          [&](int64_t first) { attention.end_block(dwindow + (first - part.window.first_row) * p.d); });
     }
   });
   std::vector<const Share*> windows, compressed;
@@ -267,17 +298,17 @@ at::Tensor chosen_of(const P& p, bool windowed) {
     typename P::Attention attention(p.heads, p.d, p.window + p.k);
     std::vector<const E*> keys(p.window + p.k);
     std::vector<T> found(p.window + p.k);
-    for (int64_t t = begin; t < end; ++t) {
-      Query<E> query = p.query(t, keys);
-      const int64_t near = p.own_key(t) - p.oldest_key(t) + 1;
-      if (!windowed) query.keys += near, query.count -= near;
+    const auto add = [&](int64_t t, int64_t first) {
+      Query<E> query = p.query(t, first, keys);
+      if (!windowed) query.keys += query.near, query.count -= query.near, query.near = 0;
       std::fill_n(found.begin(), query.count, T(0));
       attention.add_attention(query, found.data());
-      const T* next = found.data() + (windowed ? near : 0);
+      const T* next = found.data() + query.near;
       for (int64_t i = 0; i < p.k; ++i) {
         if (p.groups > 0 && topk[t * p.k + i] >= 0) to[t * p.k + i] = *next++;
       }
-    }
+    };
+    p.by_blocks(attention, begin, end, add, [](int64_t) {});
   });
   return sums;
 }

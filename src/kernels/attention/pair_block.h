@@ -3,10 +3,12 @@
 // includes.
 //
 //   begin(query)                                 before the products of a query
-//   dots<L>(query, x, out)                       out [count, L]: products of each key with L heads of x [d / 2, L], in pairs
-//   mix<L>(query, w, heads, out)                 out [heads, d]: sums over keys of w [(count + 1) / 2, L], pairs of keys
-//   spread<L>(query, weights, both, heads, to)   to[i] += sums over heads of pairs weights [count, L] . both [heads, d]
-// There is room for up to kKeyUnit keys behind the last in `out`, `w` and `weights`, and for L heads in `both`.
+//   rows(), row(i)                               rows of arrays over keys, and the one of a key; others are gaps
+//   fill_gaps<L>(p, x)                           sets rows [rows, L] that are gaps
+//   dots<L>(query, x, out)                       out [rows, L]: products of each key with L heads of x [d / 2, L], in pairs
+//   mix<L>(query, w, heads, out)                 out [heads, d]: sums over keys of w [(rows + 1) / 2, L], pairs of rows
+//   spread<L>(query, weights, both, heads, to)   to[i] += sums over heads of pairs weights [rows, L] . both [heads, d]
+// There is room for up to kKeyUnit rows behind the last in `out`, `w` and `weights`, and for L heads in `both`.
 #pragma once
 
 #include <algorithm>
@@ -57,22 +59,24 @@ struct Block {
     const float scale = scale_of<float>(query.d);
     transpose_heads<L>(query.q + first * query.d, heads, query.d, q);
     products.template dots<L>(query, q, p);
-    round_logits<float, L>(p, query.count, scale);
-    softmax<float, L>(p, query.count, sink);
+    round_logits<float, L>(p, products.rows(), scale);
+    products.template fill_gaps<L>(p, -1e30f);
+    softmax<float, L>(p, products.rows(), sink);
+    products.template fill_gaps<L>(p, 0);
   }
 
   HP_INLINE void forward(PairScratch& s, float* out) {
     uint32_t* pairs = s.pairs.data();
     float* p = s.p.data();
     probabilities(s.q.data(), p);
-    pair_keys<L>(p, query.count, pairs);
+    pair_keys<L>(p, products.rows(), pairs);
     products.template mix<L>(query, pairs, heads, out + first * query.d);
   }
 
   HP_INLINE void backward(const Bfloat16Bits* gradient, PairScratch& s, float* dq, float* const* dkeys, float* dsink) {
     uint32_t *q = s.q.data(), *g = s.g.data(), *both = s.both.data(), *pairs = s.pairs.data(), *weights = s.weights.data();
     float *p = s.p.data(), *dp = s.dp.data();
-    const int64_t count = query.count, d = query.d;
+    const int64_t count = products.rows(), d = query.d;
     const float scale = scale_of<float>(d);
     const Bfloat16Bits *own_q = query.q + first * d, *own_g = gradient + first * d;
     float dot[L];
@@ -121,7 +125,7 @@ HP_INLINE void add_pairs(Products& products, PairScratch& s, const Query<Bfloat1
       Block<L, Products> block(products, query, b * L);
       block.probabilities(s.q.data(), s.p.data());
       for (int64_t i = 0; i < query.count; ++i)
-        for (int64_t h = 0; h < block.heads; ++h) sums[i] += s.p[i * L + h];
+        for (int64_t h = 0; h < block.heads; ++h) sums[i] += s.p[products.row(i) * L + h];
     }
   });
 }

@@ -217,7 +217,11 @@ HP_INLINE void spread(const uint32_t* weights, const uint32_t* both, int64_t cou
 }
 
 struct VectorProducts {
-  HP_INLINE void begin(const Query<Bits>&) {}
+  HP_INLINE void begin(const Query<Bits>& query) { count_ = query.count; }
+  HP_INLINE int64_t rows() const { return count_; }
+  HP_INLINE int64_t row(int64_t key) const { return key; }
+  template <int L>
+  HP_INLINE void fill_gaps(float*, float) {}
   template <int L>
   HP_INLINE void dots(const Query<Bits>& query, const uint32_t* x, float* out) {
     attention::dots<L>(x, query.keys, query.count, query.d, out);
@@ -230,6 +234,9 @@ struct VectorProducts {
   HP_INLINE void spread(const Query<Bits>& query, const uint32_t* weights, uint32_t* both, int64_t heads, float* const* to) {
     attention::spread<L>(weights, both, query.count, query.d, heads, to);
   }
+
+ private:
+  int64_t count_ = 0;
 };
 
 }  // namespace

@@ -30,7 +30,7 @@ struct PairScratch {
         weights((most_keys + kKeyUnit) * lanes) {}
 };
 
-class PairAttention {
+class PairAttention : public SingleQueries {
  public:
   // Whether this processor has such products, and keys of `d` channels are whole vectors.
   static bool takes(int64_t d);
