@@ -105,9 +105,26 @@ struct TiledKeys {
   int64_t rows;
 };
 
-HP_INLINE void pair_rows(const Bits* rows, int64_t count, int64_t d, uint32_t* pairs) {
-  const auto* halves = reinterpret_cast<const uint16_t*>(rows);
-  for (int64_t i = 0; i < count; i += 2) gemm::interleave(halves + i * d, halves + (i + 1) * d, d, pairs + i / 2 * d);
+// Copies two rows of d, beside each other, and makes pairs of them. `second` may be nullptr: zeros.
+HP_INLINE void copy_pair(const Bits* first, const Bits* second, int64_t d, Bits* to, uint32_t* pairs) {
+  alignas(64) uint16_t low[kPairs], high[kPairs];
+  for (uint16_t i = 0; i < kPairs; ++i) {
+    low[i] = static_cast<uint16_t>(i / 2 + (i % 2 ? kPairs : 0));
+    high[i] = static_cast<uint16_t>(low[i] + kPairs / 2);
+  }
+  const __m512i lows = _mm512_load_si512(low), highs = _mm512_load_si512(high);
+  for (int64_t c = 0; c < d; c += kPairs) {
+    const __m512i a = _mm512_loadu_si512(first + c), b = second ? _mm512_loadu_si512(second + c) : _mm512_setzero_si512();
+    _mm512_storeu_si512(to + c, a);
+    _mm512_storeu_si512(to + d + c, b);
+    _mm512_storeu_si512(pairs + c, _mm512_permutex2var_epi16(a, lows, b));
+    _mm512_storeu_si512(pairs + c + kPairs / 2, _mm512_permutex2var_epi16(a, highs, b));
+  }
+}
+// Zeros for the rows [count, padded), both even.
+HP_INLINE void clear_pairs(int64_t count, int64_t padded, int64_t d, Bits* to, uint32_t* pairs) {
+  std::memset(to + count * d, 0, (padded - count) * d * sizeof(Bits));
+  std::memset(pairs + count / 2 * d, 0, (padded - count) / 2 * d * sizeof(uint32_t));
 }
 HP_INLINE int64_t rounded_up(int64_t x, int64_t unit) {
   return (x + unit - 1) / unit * unit;
@@ -133,9 +150,10 @@ class TileProducts {
     near_ = {block.keys + first * d, block.pairs + first / 2 * d, (lead_ + near_count_ + 1) / 2 * 2};
     left_ = left, left_first_ = first, left_rows_ = block.rows;
     const int64_t count = query.count - query.near, padded = rounded_up(count, PairScratch::kKeyUnit);
-    for (int64_t i = 0; i < count; ++i) std::memcpy(keys_ + i * d, query.keys[query.near + i], d * sizeof(Bits));
-    std::memset(keys_ + count * d, 0, (padded - count) * d * sizeof(Bits));
-    pair_rows(keys_, padded, d, key_pairs_);
+    const Bits* const* keys = query.keys + query.near;
+    for (int64_t i = 0; i < count; i += 2)
+      copy_pair(keys[i], i + 1 < count ? keys[i + 1] : nullptr, d, keys_ + i * d, key_pairs_ + i / 2 * d);
+    clear_pairs(rounded_up(count, 2), padded, d, keys_, key_pairs_);
     far_ = {keys_, key_pairs_, count};
   }
   HP_INLINE void begin(const Query<Bits>&) {}
@@ -270,10 +288,11 @@ class TileProducts {
 
 void TileAttention::begin_block(const Bits* rows, int64_t count) {
   near_rows_ = count, left_ = 0;
-  const int64_t padded = rounded_up(count, 2) + kNearRoom - 2;
-  std::memcpy(near_.data(), rows, count * d_ * sizeof(Bits));
-  std::memset(near_.data() + count * d_, 0, (padded - count) * d_ * sizeof(Bits));
-  pair_rows(near_.data(), padded, d_, near_pairs_.data());
+  const int64_t even = rounded_up(count, 2);
+  for (int64_t i = 0; i < count; i += 2)
+    copy_pair(rows + i * d_, i + 1 < count ? rows + (i + 1) * d_ : nullptr, d_, near_.data() + i * d_,
+              near_pairs_.data() + i / 2 * d_);
+  clear_pairs(even, even + kNearRoom - 2, d_, near_.data(), near_pairs_.data());
 }
 
 template <class Body>
