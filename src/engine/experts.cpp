@@ -43,13 +43,23 @@ bool learns(const ExpertWeights& weights) {
 
 // Where the gradients of weights are summed. The slots of those that stand still are not touched, so sums of their own take
 // theirs.
-moe::Experts slots(const std::optional<ExpertWeights>& weights) {
+moe::ExpertGradients slots(const std::optional<ExpertWeights>& weights) {
   if (!weights || !learns(*weights)) return {};
-  const auto slot = [](const Weight& weight) {
-    if (weight.trainable()) return three_dimensional(weight.store->slot(weight.id));
-    return three_dimensional(at::zeros(weight.value().sizes(), weight.value().options().dtype(weight.store->master_type())));
-  };
-  return {slot(weights->w1), slot(weights->w3), slot(weights->w2)};
+  std::vector<at::Tensor> sums, unset;
+  for (const Weight* weight : {&weights->w1, &weights->w3, &weights->w2}) {
+    ParameterStore::Slot slot;
+    if (weight->trainable()) {
+      slot = weight->store->open_slot(weight->id);
+    } else {
+      slot = {at::empty(weight->value().sizes(), weight->value().options().dtype(weight->store->master_type())), true};
+    }
+    if (slot.is_unset) unset.push_back(slot.tensor);
+    sums.push_back(three_dimensional(slot.tensor));
+  }
+  const bool all_unset = unset.size() == sums.size();
+  if (!all_unset)
+    for (at::Tensor& slot : unset) slot.zero_();
+  return {sums[0], sums[1], sums[2], all_unset};
 }
 
 struct ExpertLayer : torch::autograd::Function<ExpertLayer> {

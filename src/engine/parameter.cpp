@@ -159,8 +159,16 @@ at::Tensor& ParameterStore::slot(ParameterId id) {
   return slot;
 }
 
+ParameterStore::Slot ParameterStore::open_slot(ParameterId id) {
+  at::Tensor& slot = slots_[id.index];
+  const bool is_unset = !slot.defined();
+  if (is_unset) slot = at::empty(placement(id).part.size, at::TensorOptions().dtype(master_type_));
+  return {slot, is_unset};
+}
+
 void ParameterStore::add_to_slot(ParameterId id, const at::Tensor& gradient) {
-  slot(id).add_(gradient);
+  const auto [slot, is_unset] = open_slot(id);
+  is_unset ? slot.copy_(gradient) : slot.add_(gradient);
 }
 
 void ParameterStore::move_to_slot(ParameterId id, at::Tensor gradient) {

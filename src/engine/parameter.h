@@ -126,6 +126,12 @@ class ParameterStore {
 
   // What backward added, in the master type and the part's shape; made of zeros when nothing was added yet.
   at::Tensor& slot(ParameterId id);
+  // The same for callers that write all of it where it `is_unset`: nothing was added yet, and its memory holds anything.
+  struct Slot {
+    at::Tensor tensor;
+    bool is_unset;
+  };
+  Slot open_slot(ParameterId id);
   bool has_slot(ParameterId id) const { return slots_[id.index].defined(); }
   void add_to_slot(ParameterId id, const at::Tensor& gradient);  // any floating type
   void move_to_slot(ParameterId id, at::Tensor gradient);  // of the slot's type and shape; becomes the slot where it is the first

@@ -17,13 +17,15 @@ using torch::autograd::Function;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// slot [out, in] += dy^T [out, rows] x [rows, in], summed into the master type.
-void add_product(at::Tensor slot, const at::Tensor& dy, const at::Tensor& x) {
-  if (dy.size(0) == 0) return;
-  if (dy.scalar_type() == slot.scalar_type() && x.scalar_type() == slot.scalar_type()) {
-    slot.addmm_(dy.t(), x);
+// slot [out, in] += dy^T [out, rows] x [rows, in], summed into the master type; is_unset: what lies there is nothing.
+void add_product(at::Tensor slot, const at::Tensor& dy, const at::Tensor& x, bool is_unset = false) {
+  if (dy.size(0) == 0) {
+    if (is_unset) slot.zero_();
+  } else if (dy.scalar_type() == slot.scalar_type() && x.scalar_type() == slot.scalar_type()) {
+    is_unset ? at::mm_out(slot, dy.t(), x) : slot.addmm_(dy.t(), x);
   } else {
-    slot.add_(at::mm(dy.t(), x.to(dy.scalar_type())));
+    const at::Tensor product = at::mm(dy.t(), x.to(dy.scalar_type()));
+    is_unset ? slot.copy_(product) : slot.add_(product);
   }
 }
 
@@ -40,7 +42,8 @@ struct Linear : Function<Linear> {
     at::Tensor dx;
     if (context->needs_input_grad(0)) dx = at::matmul(dy, weight.value(dy.scalar_type()));
     if (weight.store->trainable(weight.id)) {
-      add_product(weight.store->slot(weight.id), dy.reshape({-1, dy.size(-1)}), x.reshape({-1, x.size(-1)}));
+      const auto [slot, is_unset] = weight.store->open_slot(weight.id);
+      add_product(slot, dy.reshape({-1, dy.size(-1)}), x.reshape({-1, x.size(-1)}), is_unset);
     }
     return {dx, Variable(), Variable()};
   }
@@ -63,8 +66,9 @@ struct BlockLinear : Function<BlockLinear> {
     at::Tensor dx;
     if (context->needs_input_grad(0)) dx = at::bmm(dy, w).transpose(0, 1);
     if (weight.store->trainable(weight.id)) {
-      at::Tensor slot = weight.store->slot(weight.id).view({blocks, -1, in});
-      for (int64_t b = 0; b < blocks; ++b) add_product(slot[b], dy[b], x.select(1, b));
+      const auto [slot, is_unset] = weight.store->open_slot(weight.id);
+      const at::Tensor by_block = slot.view({blocks, -1, in});
+      for (int64_t b = 0; b < blocks; ++b) add_product(by_block[b], dy[b], x.select(1, b), is_unset);
     }
     return {dx, Variable(), Variable()};
   }

@@ -192,15 +192,16 @@ struct Experts {
             of.limit};
   }
 
-  Tensors mega() const {
+  // `start`: what the gradients of weights are added to; NAN: they are unset.
+  Tensors mega(double start = NAN) const {
     moe::Kept kept;
     Tensors all{moe::forward(call(), kept)};
-    const auto zeros = [&](const moe::Experts& like) {
-      if (!like.w1.defined()) return moe::Experts{};
-      const auto zero = [&](const at::Tensor& w) { return at::zeros(w.sizes(), math); };
-      return moe::Experts{zero(like.w1), zero(like.w3), zero(like.w2)};
+    const auto sums = [&](const moe::Experts& like) {
+      if (!like.w1.defined()) return moe::ExpertGradients{};
+      const auto sum = [&](const at::Tensor& w) { return at::full(w.sizes(), start, math); };
+      return moe::ExpertGradients{sum(like.w1), sum(like.w3), sum(like.w2), std::isnan(start)};
     };
-    const moe::Experts d = zeros(routed), dshared = zeros(shared);
+    const moe::ExpertGradients d = sums(routed), dshared = sums(shared);
     const moe::Gradients gradients = moe::backward(call(), kept, dout, d, dshared);
     all.insert(all.end(), {gradients.x, gradients.weights, d.w1, d.w3, d.w2});
     if (of.shared) all.insert(all.end(), {dshared.w1, dshared.w3, dshared.w2});
@@ -248,6 +249,11 @@ TEST_P(ExpertsTest, EqualLibraryOperationsForwardAndBackward) {
     const Tensors again = experts.mega();
     at::set_num_threads(1);
     for (size_t i = 0; i < ours.size(); ++i) EXPECT_SAME_BITS(ours[i], again[i]);
+    const Tensors added = experts.mega(/*start=*/2);
+    for (size_t i = 3; i < ours.size(); ++i) {
+      const at::Tensor difference = added[i] - ours[i] - 2;
+      EXPECT_LE(difference.abs().max().item<double>(), 1e-5 * (2 + ours[i].abs().max().item<double>())) << i;
+    }
   }
 }
 
@@ -297,9 +303,9 @@ TEST_P(TravellingExpertsTest, EqualOneRank) {
           return moe::Experts{w.w1.slice(0, e, last), w.w3.slice(0, e, last), w.w2.slice(0, e, last)};
         };
         const auto zeros = [&](const moe::Experts& w) {
-          if (!w.w1.defined()) return moe::Experts{};
+          if (!w.w1.defined()) return moe::ExpertGradients{};
           const auto zero = [&](const at::Tensor& like) { return at::zeros(like.sizes(), all.math); };
-          return moe::Experts{zero(w.w1), zero(w.w3), zero(w.w2)};
+          return moe::ExpertGradients{zero(w.w1), zero(w.w3), zero(w.w2)};
         };
         const moe::Call call{all.x.slice(0, begin, end).clone(),  // empty tensors have no address
                              rows[r].order,
@@ -312,7 +318,7 @@ TEST_P(TravellingExpertsTest, EqualOneRank) {
                              {group.get(), first_experts, counts.slice(1, e, last), "layer", &waited[r]}};
         moe::Kept kept;
         const at::Tensor out = moe::forward(call, kept);
-        const moe::Experts d = zeros(call.routed), dshared = zeros(all.shared);
+        const moe::ExpertGradients d = zeros(call.routed), dshared = zeros(all.shared);
         const moe::Gradients gradients = moe::backward(call, kept, all.dout.slice(0, begin, end).clone(), d, dshared);
         at::Tensor dweights = at::empty_like(call.weights);
         dweights.index_copy_(0, rows[r].order, gradients.weights);

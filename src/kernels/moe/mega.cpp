@@ -197,12 +197,15 @@ void with_type(at::ScalarType type, const Body& body) {
 
 // Points each expert to its gradients.
 template <class S>
-void set_gradients(Group<S>* groups, const Experts& to) {
+void set_gradients(Group<S>* groups, const ExpertGradients& to) {
   if (!to.w1.defined()) return;
   const int64_t matrix = to.w1.size(1) * to.w1.size(2);
   for (int64_t e = 0; e < to.w1.size(0); ++e) {
     groups[e].dw1 = to.w1.mutable_data_ptr<Sum<S>>() + e * matrix, groups[e].dw3 = to.w3.mutable_data_ptr<Sum<S>>() + e * matrix;
     groups[e].dw2 = to.w2.mutable_data_ptr<Sum<S>>() + e * matrix;
+    groups[e].is_unset = to.is_unset;
+    if (!to.is_unset || groups[e].rows() > 0) continue;
+    for (const at::Tensor* whole : {&to.w1, &to.w3, &to.w2}) (*whole)[e].zero_();
   }
 }
 
@@ -244,8 +247,8 @@ at::Tensor forward(const Call& given, Kept& kept) {
   return out;
 }
 
-Gradients backward(const Call& given, const Kept& kept, const at::Tensor& given_dout, const Experts& routed,
-                   const Experts& shared) {
+Gradients backward(const Call& given, const Kept& kept, const at::Tensor& given_dout, const ExpertGradients& routed,
+                   const ExpertGradients& shared) {
   const Call call = contiguous(given);
   const at::Tensor dout = given_dout.to(call.x.scalar_type()).contiguous();
   Gradients gradients{at::empty(call.x.sizes(), call.x.options()), {}};

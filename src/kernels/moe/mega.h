@@ -27,6 +27,12 @@ struct Experts {
   at::Tensor w1, w3, w2;
 };
 
+// Like the weights, in the math type; none defined: not wanted. `is_unset`: what lies there is written over, not added to.
+struct ExpertGradients {
+  at::Tensor w1, w3, w2;
+  bool is_unset = false;
+};
+
 // Routed experts that lie over the ranks of a group: rank g has [first_experts[g], first_experts[g + 1]).
 struct Peers {
   dist::Group* group = nullptr;
@@ -66,7 +72,8 @@ int64_t numbers_beside_row(at::ScalarType type);
 // Where there are peers, all their ranks call these alike; they throw PeerError.
 // -> [tokens, d]
 at::Tensor forward(const Call& call, Kept& kept);
-// dout [tokens, d]. Adds the gradients of weights to `routed` and `shared`, in the math type; undefined ones are not wanted.
-Gradients backward(const Call& call, const Kept& kept, const at::Tensor& dout, const Experts& routed, const Experts& shared);
+// dout [tokens, d]. Adds the gradients of weights to `routed` and `shared`.
+Gradients backward(const Call& call, const Kept& kept, const at::Tensor& dout, const ExpertGradients& routed,
+                   const ExpertGradients& shared);
 
 }  // namespace hyperparallel::kernels::moe

@@ -11,7 +11,14 @@
 namespace hyperparallel::kernels::moe {
 namespace {
 
-constexpr int64_t kTileRows = 128, kRowUnit = 32;  // rows of a tile at most; the unit of its padded size
+constexpr int64_t kRowUnit = 32;  // of a tile's padded size
+
+// Rows of a tile at most: sums of weights' gradients are read and written once for each tile, whose operands must stay in the
+// second cache.
+int64_t tile_rows(int64_t d, int64_t width) {
+  constexpr int64_t kMost = 256, kLeast = 128, kNumbers = 1 << 18;
+  return kMost * (d + 2 * width) <= kNumbers ? kMost : kLeast;
+}
 
 template <class S>
 using Stored = std::conditional_t<std::is_same_v<S, at::BFloat16>, Bfloat16Bits, S>;
@@ -43,15 +50,15 @@ void copy_rows(const Tile& tile, const S* from, int64_t width, S* to) {
 }  // namespace
 
 template <class S>
-Scratch<S>::Scratch(int64_t d, int64_t width)
-    : rows(kTileRows * d),
-      hidden(kTileRows * 2 * width),
-      act(kTileRows * width),
-      columns(kTileRows * std::max(d, 2 * width)),
-      packed(kTileRows * std::max(d, width)),
-      sums(kTileRows * std::max(d, 2 * width)),
-      weights(kTileRows),
-      dweights(kTileRows) {}
+Scratch<S>::Scratch(int64_t most, int64_t d, int64_t width)
+    : rows(most * d),
+      hidden(most * 2 * width),
+      act(most * width),
+      columns(most * std::max(d, 2 * width)),
+      packed(most * std::max(d, width)),
+      sums(most * std::max(d, 2 * width)),
+      weights(most),
+      dweights(most) {}
 
 int64_t numbers_beside_row(at::ScalarType type) {
   return type == at::kBFloat16 ? sizeof(float) / sizeof(at::BFloat16) : 1;
@@ -84,6 +91,7 @@ Tiles<S>::Tiles(const Call& call, const Kept& kept)
 template <class S>
 void Tiles<S>::add_groups(const Experts& experts, const int64_t* offsets, S* hidden) {
   const int64_t width = experts.w1.size(1), matrix = width * d_;
+  most_rows_ = std::max(most_rows_, tile_rows(d_, width));
   has_shared_ = offsets == nullptr;
   for (int64_t e = 0; e < experts.w1.size(0); ++e) {
     Group<S> group{};
@@ -103,10 +111,11 @@ void Tiles<S>::add_groups(const Experts& experts, const int64_t* offsets, S* hid
 
 template <class S>
 void Tiles<S>::add_tiles(int64_t group, int64_t rows, bool foreign) {
-  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  const int64_t most = most_rows_, tiles = (rows + most - 1) / most;
   for (int64_t i = 0; i < tiles; ++i) {
     const int64_t begin = rows * i / tiles, end = rows * (i + 1) / tiles;
-    tiles_.push_back({group, begin, end - begin, foreign});
+    const bool is_first = tiles_.empty() || tiles_.back().group != group;
+    tiles_.push_back({group, begin, end - begin, foreign, is_first});
   }
 }
 
@@ -286,16 +295,17 @@ void Tiles<S>::weights_backward(const Tile& tile, Scratch<S>& s) const {
   const Group<S>& g = groups_[tile.group];
   if (!g.dw1) return;
   const int64_t w = g.width, m = padded(tile), first = first_in_group(tile);
+  const bool adds = !(g.is_unset && tile.is_first);
   gather(tile, x_, false, s.rows.data());
   const S* rows = operand(s.rows, m, d_, s);
   copy_rows(tile, g.dhidden + first * 2 * w, 2 * w, s.hidden.data());
   gemm::transpose<S>(s.hidden.data(), 2 * w, m, 2 * w, s.columns.data(), m);
-  gemm::product<S>(w, d_, m, s.columns.data(), m, rows, g.dw1, d_, true);
-  gemm::product<S>(w, d_, m, s.columns.data() + w * m, m, rows, g.dw3, d_, true);
+  gemm::product<S>(w, d_, m, s.columns.data(), m, rows, g.dw1, d_, adds);
+  gemm::product<S>(w, d_, m, s.columns.data() + w * m, m, rows, g.dw3, d_, adds);
   gather(tile, dout_, true, s.rows.data());
   gemm::transpose<S>(s.rows.data(), d_, m, d_, s.columns.data(), m);
   copy_rows(tile, g.act + first * w, w, s.act.data());
-  gemm::product<S>(d_, w, m, s.columns.data(), m, operand(s.act, m, w, s), g.dw2, w, true);
+  gemm::product<S>(d_, w, m, s.columns.data(), m, operand(s.act, m, w, s), g.dw2, w, adds);
 }
 
 template <class S>

@@ -18,6 +18,7 @@ template <class S>
 struct Group {
   const S *w1, *w3, *w2;
   Sum<S>*dw1 = nullptr, *dw3 = nullptr, *dw2 = nullptr;
+  bool is_unset = false;  // of these
   int64_t width, own_rows;
   int64_t sorted = -1;                             // its first own row among this rank's sorted rows; -1: the shared expert
   const std::vector<int32_t>* arrivals = nullptr;  // rows of other ranks: where they lie in what came with their part
@@ -33,6 +34,7 @@ struct Group {
 struct Tile {
   int64_t group, first, rows;  // `first` counts from the group's first own row, or first row of other ranks
   bool foreign;
+  bool is_first;  // of its group
 };
 
 // Memory of a worker, for the largest tile.
@@ -40,7 +42,7 @@ template <class S>
 struct Scratch {
   std::vector<S> rows, hidden, act, columns, packed;
   std::vector<Sum<S>> sums, weights, dweights;
-  Scratch(int64_t d, int64_t width);
+  Scratch(int64_t rows, int64_t d, int64_t width);
 };
 
 template <class S>
@@ -56,7 +58,7 @@ class Tiles {
   const std::vector<Tile>& tiles() const { return tiles_; }
   Travel* travel() { return travel_ ? &*travel_ : nullptr; }  // nullptr: all experts are here
   int64_t sum_tasks() const { return (tokens_ + kBlock - 1) / kBlock; }
-  Scratch<S> scratch() const { return {d_, most_width_}; }
+  Scratch<S> scratch() const { return {most_rows_, d_, most_width_}; }
 
   // Room that the tasks below need; `dweights` like the call's weights.
   void prepare_forward();
@@ -102,7 +104,7 @@ class Tiles {
   std::vector<at::Tensor> received_;     // x with weights, by part; in backward
   int64_t own_begin_ = 0, own_end_ = 0;  // this rank's sorted rows that stay here
   bool has_shared_ = false, is_backward_ = false;
-  int64_t most_width_ = 0;
+  int64_t most_width_ = 0, most_rows_ = 0;  // of a group; of a tile
   std::vector<Group<S>> groups_;
   std::vector<Tile> tiles_;
   // Of each choice: the row of `own_`, or the place in what comes back with a part.
