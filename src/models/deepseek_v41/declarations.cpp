@@ -114,7 +114,9 @@ std::map<std::string, int64_t> symbol_sizes(const ModelConfig& config, const Pro
     if (ratio == 0) continue;
     const std::string groups = "groups." + std::to_string(ratio);
     sizes[groups] = own / ratio;
-    sizes[groups + ".parts"] = kernels::attention::gradient_parts(own, tokens / ratio, text.head_dim, sizeof(float));
+    // Of the groups that the parts of the rank's queries see; queries come in order, the rank's last of all.
+    const int64_t parts = kernels::attention::gradient_parts(own, tokens / ratio, text.head_dim, sizeof(float));
+    sizes[groups + ".seen"] = tokens / ratio * parts - (parts - 1) * own / (2 * ratio);
     sizes[groups + ".gathered"] = tokens / ratio;
     groups_seen = std::max(groups_seen, tokens / ratio);
     for (const char* end : {".sent", ".received"}) sizes[groups + end] = cp > 1 ? ratio - 1 : 0;

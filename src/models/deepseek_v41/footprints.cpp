@@ -173,7 +173,7 @@ class Declaration {
         widened = {cast({"tokens", heads, hd}), cast({"window.keys", hd}), cast({all, hd})};
       attend.forward = {compute({"tokens", heads, hd})};
       append(attend.forward, widened);
-      attend.backward = {math({"tokens", heads, hd}), math({2, "window.keys", hd}), math({groups + ".parts", all, hd})};
+      attend.backward = {math({"tokens", heads, hd}), math({2, "window.keys", hd}), math({groups + ".seen", hd})};
       append(attend.backward, widened);
     } else {
       attend.forward = {compute({"tokens", heads, hd}), math({"attention.rows", heads, "attention.keys"}),
