@@ -17,17 +17,30 @@ HP_INLINE uint64_t those_above(const T* scores, T threshold) {
   return std::bit_cast<uint64_t>(__builtin_convertvector(load<T, 8>(scores) > threshold, Vec<int8_t, 8>)) & 0x0101010101010101u;
 }
 
+// Rises with the score; both zeros have one.
+template <class T>
+HP_INLINE auto rising_key(T score) {
+  using Key = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  constexpr Key kSign = Key(1) << (8 * sizeof(T) - 1);
+  const Key bits = std::bit_cast<Key>(score + T(0));
+  return bits & kSign ? ~bits : bits | kSign;
+}
+
 }  // namespace
 
 template <class T>
 Best<T>::Best(int64_t k)
-    : k_(k), threshold_(k > 0 ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::infinity()), entries_(2 * k) {}
+    : k_(k),
+      threshold_(k > 0 ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::infinity()),
+      scores_(2 * k),
+      numbers_(2 * k),
+      keys_(2 * k) {}
 
 template <class T>
 void Best<T>::add_those_above(const T* scores, int64_t count, int64_t first) {
   const auto add_one = [&](int64_t i) __attribute__((always_inline)) {
     if (!(scores[i] > threshold_)) return;
-    entries_[size_++] = {scores[i], static_cast<int32_t>(first + i)};
+    scores_[size_] = scores[i], numbers_[size_++] = static_cast<int32_t>(first + i);
     if (size_ == 2 * k_) keep_best();
   };
   vectorise_products([&]() __attribute__((always_inline)) {
@@ -42,17 +55,48 @@ void Best<T>::add_those_above(const T* scores, int64_t count, int64_t first) {
 
 template <class T>
 void Best<T>::keep_best() {
-  const auto better = [](const Entry& a, const Entry& b) { return a.score != b.score ? a.score > b.score : a.number < b.number; };
-  std::nth_element(entries_.begin(), entries_.begin() + (k_ - 1), entries_.begin() + size_, better);
-  size_ = k_;
-  threshold_ = entries_[k_ - 1].score;
+  vectorise_products([&]() __attribute__((always_inline)) {
+    T* scores = scores_.data();
+    int32_t* numbers = numbers_.data();
+    Key* keys = keys_.data();
+    Key low = ~Key(0), high = 0;
+    for (int64_t i = 0; i < size_; ++i) {
+      keys[i] = rising_key(scores[i]);
+      low = keys[i] < low ? keys[i] : low, high = keys[i] > high ? keys[i] : high;
+    }
+    const auto count = [&](Key least) __attribute__((always_inline)) {
+      Key n = 0;
+      for (int64_t i = 0; i < size_; ++i) n += keys[i] >= least ? 1 : 0;
+      return static_cast<int64_t>(n);
+    };
+    // At least k keys are `low` or more, and fewer are more than `high`.
+    int64_t kept = size_;
+    while (low < high && kept != k_) {
+      const Key middle = low + (high - low) / 2 + 1;
+      const int64_t n = count(middle);
+      if (n >= k_) {
+        low = middle, kept = n;
+      } else {
+        high = middle - 1;
+      }
+    }
+    int64_t equal = k_ - (low == ~Key(0) ? 0 : count(low + 1)), size = 0;  // so many of those that are `low`
+    threshold_ = std::numeric_limits<T>::infinity();
+    for (int64_t i = 0; i < size_; ++i) {
+      const bool is_equal = keys[i] == low, takes = keys[i] > low || (is_equal && equal > 0);
+      equal -= is_equal ? 1 : 0;
+      threshold_ = takes && scores[i] < threshold_ ? scores[i] : threshold_;
+      scores[size] = scores[i], numbers[size] = numbers[i];
+      size += takes ? 1 : 0;
+    }
+    size_ = size;
+  });
 }
 
 template <class T>
 void Best<T>::write(int64_t offset, int64_t width, int32_t* out) {
   if (size_ > k_) keep_best();
-  for (int64_t i = 0; i < size_; ++i) out[i] = static_cast<int32_t>(entries_[i].number + offset);
-  std::sort(out, out + size_);
+  for (int64_t i = 0; i < size_; ++i) out[i] = static_cast<int32_t>(numbers_[i] + offset);
   std::fill(out + size_, out + width, -1);
 }
 

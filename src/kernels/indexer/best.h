@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -27,16 +28,16 @@ class Best {
   void write(int64_t offset, int64_t width, int32_t* out);
 
  private:
-  struct Entry {
-    T score;
-    int32_t number;
-  };
+  using Key = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
   void add_those_above(const T* scores, int64_t count, int64_t first);
   void keep_best();
 
   int64_t k_, size_ = 0;
   T threshold_;  // of k better or equal ones
-  std::vector<Entry> entries_;
+  // Of those that are kept, in rising order of numbers; keys: scratch.
+  std::vector<T> scores_;
+  std::vector<int32_t> numbers_;
+  std::vector<Key> keys_;
 };
 
 // The `k` blocks of `block_size` consecutive numbers with the best numbers, and always the last block.
