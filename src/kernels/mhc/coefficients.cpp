@@ -25,7 +25,7 @@ struct Block {
   std::vector<double> m;         // [outputs]  projected * r
   std::vector<double> z;         // [outputs]  m * scale + base, then its sigmoid or softmax
   std::vector<double> matrices;  // [normalisations + 1, n, n]  before the first and after each
-  std::vector<double> divisors;  // [normalisations, n]
+  std::vector<double> factors;   // [normalisations, n]  1 / (sum + eps)
   std::vector<double> dz;        // [outputs]
 
   explicit Block(const MixShape& s)
@@ -34,7 +34,7 @@ struct Block {
         m(s.outputs() * kLanes),
         z(s.outputs() * kLanes),
         matrices((normalisations + 1) * s.n * s.n * kLanes),
-        divisors(normalisations * s.n * kLanes),
+        factors(normalisations * s.n * kLanes),
         dz(s.outputs() * kLanes) {}
 
   double* matrix(int64_t which) { return matrices.data() + which * shape.n * shape.n * kLanes; }
@@ -54,8 +54,9 @@ HP_INLINE void softmax_rows(double* z, int64_t n) {
     for (int l = 0; l < kLanes; ++l) z[j * kLanes + l] = std::exp(z[j * kLanes + l] - most[l]);
     for (int l = 0; l < kLanes; ++l) sum[l] += z[j * kLanes + l];
   }
+  for (int l = 0; l < kLanes; ++l) sum[l] = 1.0 / sum[l];
   for (int64_t j = 0; j < n; ++j)
-    for (int l = 0; l < kLanes; ++l) z[j * kLanes + l] /= sum[l];
+    for (int l = 0; l < kLanes; ++l) z[j * kLanes + l] *= sum[l];
 }
 
 // Fills m, z and the iterates of tokens `first` .. `first + count`.
@@ -81,25 +82,26 @@ HP_INLINE void compute(Block& block, const MixValues<T>& in, int64_t first, int6
     double* out = block.matrix(k + 1);
     const int64_t kept = k % 2 == 0 ? 1 : n, summed = k % 2 == 0 ? n : 1;  // strides: even ones sum over sources
     for (int64_t a = 0; a < n; ++a) {
-      double* divisor = block.divisors.data() + (k * n + a) * kLanes;
-      for (int l = 0; l < kLanes; ++l) divisor[l] = from[a * kept * kLanes + l];
+      double* factor = block.factors.data() + (k * n + a) * kLanes;
+      double sum[kLanes];
+      for (int l = 0; l < kLanes; ++l) sum[l] = from[a * kept * kLanes + l];
       for (int64_t b = 1; b < n; ++b)
-        for (int l = 0; l < kLanes; ++l) divisor[l] += from[(a * kept + b * summed) * kLanes + l];
-      for (int l = 0; l < kLanes; ++l) divisor[l] += eps;
+        for (int l = 0; l < kLanes; ++l) sum[l] += from[(a * kept + b * summed) * kLanes + l];
+      for (int l = 0; l < kLanes; ++l) factor[l] = 1.0 / (sum[l] + eps);
       for (int64_t b = 0; b < n; ++b) {
         const int64_t at = (a * kept + b * summed) * kLanes;
-        for (int l = 0; l < kLanes; ++l) out[at + l] = from[at + l] / divisor[l];
+        for (int l = 0; l < kLanes; ++l) out[at + l] = from[at + l] * factor[l];
       }
     }
   }
 }
 
-// y = x / (sum x + eps) along one axis: dx = (dy - sum(dy y)) / divisor.
+// y = x / (sum x + eps) along one axis: dx = (dy - sum(dy y)) / (sum x + eps).
 HP_INLINE void normalisation_backward(Block& block, int64_t k, double* dz) {
   const int64_t n = block.shape.n, kept = k % 2 == 0 ? 1 : n, summed = k % 2 == 0 ? n : 1;
   const double* y = block.matrix(k + 1);
   for (int64_t a = 0; a < n; ++a) {
-    const double* divisor = block.divisors.data() + (k * n + a) * kLanes;
+    const double* factor = block.factors.data() + (k * n + a) * kLanes;
     double along[kLanes] = {};
     for (int64_t b = 0; b < n; ++b) {
       const int64_t at = (a * kept + b * summed) * kLanes;
@@ -107,7 +109,7 @@ HP_INLINE void normalisation_backward(Block& block, int64_t k, double* dz) {
     }
     for (int64_t b = 0; b < n; ++b) {
       const int64_t at = (a * kept + b * summed) * kLanes;
-      for (int l = 0; l < kLanes; ++l) dz[at + l] = (dz[at + l] - along[l]) / divisor[l];
+      for (int l = 0; l < kLanes; ++l) dz[at + l] = (dz[at + l] - along[l]) * factor[l];
     }
   }
 }
