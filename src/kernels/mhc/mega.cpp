@@ -17,7 +17,7 @@ namespace hyperparallel::kernels::mhc {
 // NOTE [Parts]: gradients of parameters are sums over tokens. Tokens are cut into parts, each with sums of its own, which are
 // added up in order; how many depends on sizes alone, so bits do not depend on the number of threads.
 int64_t gradient_parts(int64_t tokens, int64_t numbers) {
-  constexpr int64_t kMostNumbers = 8 << 20, kMostParts = 32, kLeastTokens = 64;
+  constexpr int64_t kMostNumbers = 8 << 20, kMostParts = 16, kLeastTokens = 64;
   return std::clamp<int64_t>(std::min(kMostNumbers / std::max<int64_t>(1, numbers), tokens / kLeastTokens), 1, kMostParts);
 }
 

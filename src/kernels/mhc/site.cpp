@@ -14,18 +14,24 @@ constexpr int kW = 16;  // numbers of a vector
 
 template <class T>
 HP_INLINE T sum_of(Vec<T, kW> v) {
-  T lanes[kW];
-  store<T, kW>(lanes, v);
-  for (int half = kW / 2; half > 0; half /= 2)
-    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
-  return lanes[0];
+  const Vec<T, 8> a =
+      __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+  const Vec<T, 4> b = __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
+  const Vec<T, 2> c = __builtin_shufflevector(b, b, 0, 1) + __builtin_shufflevector(b, b, 2, 3);
+  return c[0] + c[1];
 }
 
+// By four sums, which hide the latency of one.
 template <class T>
 HP_INLINE T dot(const T* a, const T* b, int64_t size) {
-  Vec<T, kW> sum = {};
-  for (int64_t i = 0; i < size; i += kW) sum += load<T, kW>(a + i) * load<T, kW>(b + i);
-  return sum_of<T>(sum);
+  Vec<T, kW> sum[4] = {};
+  int64_t i = 0;
+  for (; i + 4 * kW <= size; i += 4 * kW) {
+#pragma GCC unroll 4
+    for (int s = 0; s < 4; ++s) sum[s] += load<T, kW>(a + i + s * kW) * load<T, kW>(b + i + s * kW);
+  }
+  for (; i < size; i += kW) sum[0] += load<T, kW>(a + i) * load<T, kW>(b + i);
+  return sum_of<T>((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
 // out[t, o] = x[t] . fn[o] for Tokens x Outputs of them.
