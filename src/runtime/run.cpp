@@ -251,13 +251,13 @@ double run(const Plan& plan, const Body& body, const Poll& poll) {
   return run.waited();
 }
 
-void run_independent(const char* name, int64_t tasks, const std::function<void(int64_t task)>& body) {
+void run_independent(const char* name, int64_t tasks, const std::function<void(int64_t task, int worker)>& body) {
   static PlanCache<std::pair<std::string, int64_t>> plans;
   const auto plan = plans.get({name, tasks}, [&](Plan& made) {
     const int stage = made.add_stage(name, TaskKind::kVector);
     for (int64_t i = 0; i < tasks; ++i) made.add_task(stage, static_cast<int>(i), {}, {});
   });
-  run(*plan, [&](int, int task, int) { body(task); });
+  run(*plan, [&](int, int task, int worker) { body(task, worker); });
 }
 
 }  // namespace hyperparallel::runtime

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <vector>
 
 #include "runtime/plan.h"
 
@@ -27,8 +29,24 @@ int workers();
 // seconds the calling thread had nothing to do while communication was under way.
 double run(const Plan& plan, const Body& body, const Poll& poll = {});
 
-// The same of so many tasks of one vector stage that wait for nothing; body(task). `name` is a literal.
-void run_independent(const char* name, int64_t tasks, const std::function<void(int64_t task)>& body);
+// The same of so many tasks of one vector stage that wait for nothing. `name` is a literal.
+void run_independent(const char* name, int64_t tasks, const std::function<void(int64_t task, int worker)>& body);
+
+// Scratch memory of one run's workers; each makes its own when it first needs it.
+template <class S>
+class WorkerScratch {
+ public:
+  WorkerScratch() : made_(workers()) {}
+  // `arguments`: of the constructor.
+  template <class... Arguments>
+  S& of(int worker, const Arguments&... arguments) {
+    if (!made_[worker]) made_[worker] = std::make_unique<S>(arguments...);
+    return *made_[worker];
+  }
+
+ private:
+  std::vector<std::unique_ptr<S>> made_;
+};
 
 // Whether traces show tasks; they do not at first.
 void trace_tasks(bool shown);

@@ -1,6 +1,5 @@
 #include "kernels/attention/fused.h"
 
-#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "kernels/row_sums.h"
 #include "kernels/types.h"
 #include "kernels/with_types.h"
+#include "runtime/run.h"
 
 namespace hyperparallel::kernels::attention {
 
@@ -119,7 +119,27 @@ struct Problem {
   }
 };
 
-constexpr int64_t kTokens = 16;  // of a task
+constexpr int64_t kTokens = 64;  // of a task
+
+// Queries of a task: body(first query, behind the last, worker).
+template <class Body>
+void over_tokens(const char* name, int64_t tokens, const Body& body) {
+  runtime::run_independent(name, (tokens + kTokens - 1) / kTokens, [&](int64_t task, int worker) {
+    body(task * kTokens, std::min(tokens, (task + 1) * kTokens), worker);
+  });
+}
+
+// Memory of a worker.
+template <class P>
+struct Workspace {
+  typename P::Attention attention;
+  std::vector<const typename P::Element*> keys;
+  std::vector<typename P::T*> dkeys;
+  std::vector<typename P::T> sums;
+
+  explicit Workspace(const P& p)
+      : attention(p.heads, p.d, p.window + p.k), keys(p.window + p.k), dkeys(p.window + p.k), sums(p.window + p.k) {}
+};
 
 // Rows of results as E, which a kernel makes in the math type.
 template <class E, class T>
@@ -146,14 +166,14 @@ at::Tensor forward_of(const P& p) {
   using E = typename P::Element;
   using T = typename P::T;
   at::Tensor out = at::empty_like(p.q);
-  at::parallel_for(0, p.tokens, kTokens, [&](int64_t begin, int64_t end) {
-    typename P::Attention attention(p.heads, p.d, p.window + p.k);
-    std::vector<const E*> keys(p.window + p.k);
+  runtime::WorkerScratch<Workspace<P>> scratch;
+  over_tokens("attention", p.tokens, [&](int64_t begin, int64_t end, int worker) {
+    Workspace<P>& own = scratch.of(worker, p);
     Rows<E, T> rows(out, p.heads * p.d);
     p.by_blocks(
-        attention, begin, end,
+        own.attention, begin, end,
         [&](int64_t t, int64_t first) {
-          attention.forward(p.query(t, first, keys), rows.begin(t));
+          own.attention.forward(p.query(t, first, own.keys), rows.begin(t));
           rows.end(t);
         },
         [](int64_t) {});
@@ -171,7 +191,7 @@ struct Share {
 template <class E, class T>
 at::Tensor added_up(const std::vector<const Share*>& shares, int64_t rows, int64_t d, at::TensorOptions options) {
   at::Tensor whole = at::empty({rows, d}, options);
-  at::parallel_for(0, rows, kTokens, [&](int64_t begin, int64_t end) {
+  over_tokens("attention sums", rows, [&](int64_t begin, int64_t end, int) {
     std::vector<const T*> own;
     for (int64_t row = begin; row < end; ++row) {
       own.clear();
@@ -204,30 +224,28 @@ variable_list backward_of(const P& p, const at::Tensor& gradient_of_out) {
   }
   at::Tensor dq = at::empty_like(p.q);
   const E* g = data<E>(gradient);
-  at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      Part& part = parts[i];
-      const bool has_queries = part.end > part.first;
-      part.window.first_row = has_queries ? p.oldest_key(part.first) : 0;
-      const int64_t end_key = has_queries ? p.own_key(part.end - 1) + 1 : 0;
-      part.window.sums = at::zeros({end_key - part.window.first_row, p.d}, options);
-      part.compressed.sums = at::zeros({p.groups_seen(part.first, part.end), p.d}, options);
-      part.dsink = at::zeros({p.heads}, options);
-      T *dwindow = part.window.sums.mutable_data_ptr<T>(), *dcompressed = part.compressed.sums.mutable_data_ptr<T>();
-      typename P::Attention attention(p.heads, p.d, p.window + p.k);
-      std::vector<const E*> keys(p.window + p.k);
-      std::vector<T*> dkeys(p.window + p.k);
-      Rows<E, T> rows(dq, p.heads * p.d);
-      p.by_blocks(
-          attention, part.first, part.end,
-          [&](int64_t t, int64_t first) {
-            const Query<E> query = p.query(t, first, keys);
-            p.rows_of(t, dwindow, part.window.first_row, dcompressed, dkeys.data());
-            attention.backward(query, g + t * p.heads * p.d, rows.begin(t), dkeys.data(), part.dsink.mutable_data_ptr<T>());
-            rows.end(t);
-          },
-          [&](int64_t first) { attention.end_block(dwindow + (first - part.window.first_row) * p.d); });
-    }
+  runtime::WorkerScratch<Workspace<P>> scratch;
+  // The last parts first: they see the most groups.
+  runtime::run_independent("attention backward", count, [&](int64_t task, int worker) {
+    Part& part = parts[count - 1 - task];
+    Workspace<P>& own = scratch.of(worker, p);
+    const bool has_queries = part.end > part.first;
+    part.window.first_row = has_queries ? p.oldest_key(part.first) : 0;
+    const int64_t end_key = has_queries ? p.own_key(part.end - 1) + 1 : 0;
+    part.window.sums = at::zeros({end_key - part.window.first_row, p.d}, options);
+    part.compressed.sums = at::zeros({p.groups_seen(part.first, part.end), p.d}, options);
+    part.dsink = at::zeros({p.heads}, options);
+    T *dwindow = part.window.sums.mutable_data_ptr<T>(), *dcompressed = part.compressed.sums.mutable_data_ptr<T>();
+    Rows<E, T> rows(dq, p.heads * p.d);
+    p.by_blocks(
+        own.attention, part.first, part.end,
+        [&](int64_t t, int64_t first) {
+          const Query<E> query = p.query(t, first, own.keys);
+          p.rows_of(t, dwindow, part.window.first_row, dcompressed, own.dkeys.data());
+          own.attention.backward(query, g + t * p.heads * p.d, rows.begin(t), own.dkeys.data(), part.dsink.mutable_data_ptr<T>());
+          rows.end(t);
+        },
+        [&](int64_t first) { own.attention.end_block(dwindow + (first - part.window.first_row) * p.d); });
   });
   std::vector<const Share*> windows, compressed;
   at::Tensor dsink = at::zeros_like(p.sink);
@@ -294,21 +312,21 @@ at::Tensor chosen_of(const P& p, bool windowed) {
   at::Tensor sums = at::zeros({p.tokens, p.k}, p.math());
   T* to = sums.mutable_data_ptr<T>();
   const int32_t* topk = p.topk.template const_data_ptr<int32_t>();
-  at::parallel_for(0, p.tokens, kTokens, [&](int64_t begin, int64_t end) {
-    typename P::Attention attention(p.heads, p.d, p.window + p.k);
-    std::vector<const E*> keys(p.window + p.k);
-    std::vector<T> found(p.window + p.k);
+  runtime::WorkerScratch<Workspace<P>> scratch;
+  over_tokens("chosen attention", p.tokens, [&](int64_t begin, int64_t end, int worker) {
+    Workspace<P>& own = scratch.of(worker, p);
+    std::vector<T>& found = own.sums;
     const auto add = [&](int64_t t, int64_t first) {
-      Query<E> query = p.query(t, first, keys);
+      Query<E> query = p.query(t, first, own.keys);
       if (!windowed) query.keys += query.near, query.count -= query.near, query.near = 0;
       std::fill_n(found.begin(), query.count, T(0));
-      attention.add_attention(query, found.data());
+      own.attention.add_attention(query, found.data());
       const T* next = found.data() + query.near;
       for (int64_t i = 0; i < p.k; ++i) {
         if (p.groups > 0 && topk[t * p.k + i] >= 0) to[t * p.k + i] = *next++;
       }
     };
-    p.by_blocks(attention, begin, end, add, [](int64_t) {});
+    p.by_blocks(own.attention, begin, end, add, [](int64_t) {});
   });
   return sums;
 }

@@ -98,7 +98,7 @@ class Selection {
   }
 
   void run() {
-    runtime::run_independent("index", static_cast<int64_t>(tiles_.size()), [this](int64_t i) {
+    runtime::run_independent("index", static_cast<int64_t>(tiles_.size()), [this](int64_t i, int) {
       const Tile& tile = tiles_[i];
       std::vector<QueryChoice<T>> choices = begin_choices(tile);
       std::vector<T> scores(rows_ * kPanel), dots(rows_ * heads_ * kPanel), most(rows_);
@@ -149,7 +149,7 @@ class Selection {
     const auto panels = static_cast<int64_t>(packed_from_.size());
     packed_ = at::empty({panels, d_, kPanel}, keys_.options());
     constexpr int64_t kPanels = 32;  // of a task
-    runtime::run_independent("index pack", (panels + kPanels - 1) / kPanels, [&](int64_t task) {
+    runtime::run_independent("index pack", (panels + kPanels - 1) / kPanels, [&](int64_t task, int) {
       std::vector<S> padded(kPanel * d_);
       for (int64_t p = task * kPanels; p < std::min(panels, (task + 1) * kPanels); ++p) {
         const auto [group, groups] = packed_from_[p];
@@ -216,7 +216,7 @@ class Selection {
     const int64_t first = tiles_[from].begin, rows = tiles_[to - 1].end - first;
     const at::Tensor part = at::zeros({rows, width}, weights_.options());
     const auto tiles = static_cast<int64_t>(to - from);
-    runtime::run_independent("index", tiles, [&](int64_t i) {
+    runtime::run_independent("index", tiles, [&](int64_t i, int) {
       const Tile& tile = tiles_[from + i];
       std::vector<T> dots(rows_ * heads_ * kPanel), most(rows_);
       T* scores = part.mutable_data_ptr<T>() + (tile.begin - first) * width;
@@ -224,7 +224,7 @@ class Selection {
       gemm::release();
     });
     const at::Tensor summed = queries_.sum(part).contiguous();
-    runtime::run_independent("index choice", tiles, [&](int64_t i) {
+    runtime::run_independent("index choice", tiles, [&](int64_t i, int) {
       const Tile& tile = tiles_[from + i];
       std::vector<QueryChoice<T>> choices = begin_choices(tile);
       for (const int64_t panel : panels(tile)) {

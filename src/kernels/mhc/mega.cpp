@@ -109,8 +109,9 @@ struct Site {
   }
   void forward() const {
     const int64_t tasks = (in.tokens() + kTaskTokens - 1) / kTaskTokens;
-    runtime::run_independent("mhc", tasks, [&](int64_t task) {
-      SiteTile<S, T> tile(in.shape);
+    runtime::WorkerScratch<SiteTile<S, T>> tiles;
+    runtime::run_independent("mhc", tasks, [&](int64_t task, int worker) {
+      SiteTile<S, T>& tile = tiles.of(worker, in.shape);
       const int64_t end = std::min<int64_t>(in.tokens(), (task + 1) * kTaskTokens);
       for (int64_t t = task * kTaskTokens; t < end; t += step) forward(tile, t, std::min(step, end - t));
     });
@@ -162,9 +163,10 @@ struct SiteBackward {
     }
   }
   void run() const {
-    runtime::run(*backward_plan(parts), [&](int stage, int task, int) {
+    runtime::WorkerScratch<SiteTile<S, T>> tiles;
+    runtime::run(*backward_plan(parts), [&](int stage, int task, int worker) {
       if (stage == kSum) return add_up(task);
-      SiteTile<S, T> tile(in.shape);
+      SiteTile<S, T>& tile = tiles.of(worker, in.shape);
       std::fill_n(writable<T>(g.sums) + task * numbers, numbers, T(0));
       const int64_t end = in.tokens() * (task + 1) / parts;
       for (int64_t t = in.tokens() * task / parts; t < end; t += site.step) derive(tile, task, t, std::min(site.step, end - t));

@@ -21,8 +21,8 @@ constexpr int64_t kTaskTokens = 256;  // of a task
 template <class Body>
 void over_tokens(const char* name, int64_t tokens, const Body& body) {
   const int64_t tasks = (tokens + kTaskTokens - 1) / kTaskTokens;
-  runtime::run_independent(name, tasks,
-                           [&](int64_t task) { body(task * kTaskTokens, std::min(kTaskTokens, tokens - task * kTaskTokens)); });
+  runtime::run_independent(
+      name, tasks, [&](int64_t task, int) { body(task * kTaskTokens, std::min(kTaskTokens, tokens - task * kTaskTokens)); });
 }
 
 moe::GateShape shape_of(const at::Tensor& logits, const RouterRule& rule) {

@@ -35,10 +35,9 @@ class Pass {
 
   // Seconds without anything to do but wait for other ranks.
   double run() {
-    std::vector<std::unique_ptr<Scratch<S>>> scratch(runtime::workers());
+    runtime::WorkerScratch<Scratch<S>> scratch;
     const auto body = [&](int stage, int task, int worker) {
-      if (!scratch[worker]) scratch[worker] = std::make_unique<Scratch<S>>(tiles_.scratch());
-      carry_out(stage, task, *scratch[worker]);
+      carry_out(stage, task, scratch.of(worker, tiles_.scratch_sizes()));
       gemm::release();
     };
     return runtime::run(plan_, body, [&](int stage, int task) { return is_done(stage, task); });

@@ -50,15 +50,15 @@ void copy_rows(const Tile& tile, const S* from, int64_t width, S* to) {
 }  // namespace
 
 template <class S>
-Scratch<S>::Scratch(int64_t most, int64_t d, int64_t width)
-    : rows(most * d),
-      hidden(most * 2 * width),
-      act(most * width),
-      columns(most * std::max(d, 2 * width)),
-      packed(most * std::max(d, width)),
-      sums(most * std::max(d, 2 * width)),
-      weights(most),
-      dweights(most) {}
+Scratch<S>::Scratch(const ScratchSizes& most)
+    : rows(most.rows * most.d),
+      hidden(most.rows * 2 * most.width),
+      act(most.rows * most.width),
+      columns(most.rows * std::max(most.d, 2 * most.width)),
+      packed(most.rows * std::max(most.d, most.width)),
+      sums(most.rows * std::max(most.d, 2 * most.width)),
+      weights(most.rows),
+      dweights(most.rows) {}
 
 int64_t numbers_beside_row(at::ScalarType type) {
   return type == at::kBFloat16 ? sizeof(float) / sizeof(at::BFloat16) : 1;

@@ -38,11 +38,14 @@ struct Tile {
 };
 
 // Memory of a worker, for the largest tile.
+struct ScratchSizes {
+  int64_t rows, d, width;
+};
 template <class S>
 struct Scratch {
   std::vector<S> rows, hidden, act, columns, packed;
   std::vector<Sum<S>> sums, weights, dweights;
-  Scratch(int64_t rows, int64_t d, int64_t width);
+  explicit Scratch(const ScratchSizes& most);
 };
 
 template <class S>
@@ -58,7 +61,7 @@ class Tiles {
   const std::vector<Tile>& tiles() const { return tiles_; }
   Travel* travel() { return travel_ ? &*travel_ : nullptr; }  // nullptr: all experts are here
   int64_t sum_tasks() const { return (tokens_ + kBlock - 1) / kBlock; }
-  Scratch<S> scratch() const { return {most_rows_, d_, most_width_}; }
+  ScratchSizes scratch_sizes() const { return {most_rows_, d_, most_width_}; }
 
   // Room that the tasks below need; `dweights` like the call's weights.
   void prepare_forward();
