@@ -52,7 +52,7 @@ class Pass {
   int64_t parts() { return tiles_.travel() ? static_cast<int64_t>(tiles_.travel()->parts().size()) : 0; }
 
   // NOTE [One counter]: a task waits for one counter, so what tiles of other ranks' rows wait for is bumped by the exchange that
-  // brings them and by their expert's packed weights.
+  // brings them and by the tasks that pack their expert's weights.
   void add_counters() {
     for (int i = 0; i < 2 * parts(); ++i) may_start_.push_back(plan_.add_counter("start of exchange " + std::to_string(i)));
     const size_t groups = tiles_.groups().size();
@@ -91,7 +91,7 @@ class Pass {
   void add_experts() {
     std::vector<bool> is_packed(tiles_.groups().size(), false);
     const auto pack = [&](int64_t g) {
-      if (is_packed[g]) return;
+      if (is_packed[g] || !tiles_.groups()[g].is_packed_before()) return;
       is_packed[g] = true;
       std::vector<int> bumps{packed_[g]};
       if (ready_[g] >= 0) bumps.push_back(ready_[g]);
@@ -102,20 +102,22 @@ class Pass {
       const size_t place = parts() + p;
       for_each_tile(true, p, [&](int tile) {
         pack(tiles_.tiles()[tile].group);
-        add_expert(tile, {ready_[tiles_.tiles()[tile].group], 4}, may_start_[place]);
+        add_expert(tile, {ready_[tiles_.tiles()[tile].group], 1 + packs(tile)}, may_start_[place]);
         ++before;
       });
       add_exchange(send_back_, return_, p, place, {may_start_[place], before}, {all_});
     }
     for_each_tile(false, -1, [&](int tile) {
       pack(tiles_.tiles()[tile].group);
-      add_expert(tile, {packed_[tiles_.tiles()[tile].group], 3}, -1);
+      add_expert(tile, packs(tile) > 0 ? Wait{packed_[tiles_.tiles()[tile].group], packs(tile)} : Wait{}, -1);
       if (sums_weights_ && !has_foreign_rows(tile)) add_weights(tile);
     });
     if (!sums_weights_) return;
     for (int tile = 0; tile < static_cast<int>(tiles_.tiles().size()); ++tile)
       if (has_foreign_rows(tile)) add_weights(tile);
   }
+  // How many tasks pack the weights of a tile's expert.
+  int32_t packs(int tile) { return tiles_.groups()[tiles_.tiles()[tile].group].is_packed_before() ? 3 : 0; }
   bool has_foreign_rows(int tile) { return tiles_.groups()[tiles_.tiles()[tile].group].foreign_rows() > 0; }
   template <class Add>
   void for_each_tile(bool foreign, int part, const Add& add) {
@@ -146,7 +148,7 @@ class Pass {
 
   void carry_out(int stage, int task, Scratch<S>& scratch) {
     if (stage == gather_) return tiles_.gather_leaving(blocks_[task].part, blocks_[task].first, blocks_[task].last);
-    if (stage == pack_) return is_backward_ ? tiles_.pack_backward(task / 3, task % 3) : tiles_.pack_forward(task / 3, task % 3);
+    if (stage == pack_) return tiles_.pack(tiles_.groups()[task / 3], task % 3);
     if (stage == combine_) return tiles_.add_up(task, to_);
     const Tile& tile = tiles_.tiles()[task];
     if (stage == weights_) return tiles_.weights_backward(tile, scratch);

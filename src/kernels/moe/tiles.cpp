@@ -102,8 +102,10 @@ void Tiles<S>::add_groups(const Experts& experts, const int64_t* offsets, S* hid
     group.own_rows = offsets ? offsets[e + 1] - offsets[e] : tokens_;
     if (offsets && travel_) group.arrivals = &travel_->arrivals(e), group.part = travel_->part_of(e);
     hidden += group.rows() * 2 * width;
+    const size_t before = tiles_.size();
     add_tiles(static_cast<int64_t>(groups_.size()), group.own_rows, false);
     add_tiles(static_cast<int64_t>(groups_.size()), group.foreign_rows(), true);
+    group.tiles = static_cast<int64_t>(tiles_.size() - before);
     groups_.push_back(group);
   }
   most_width_ = std::max(most_width_, width);
@@ -135,10 +137,12 @@ template <class S>
 void Tiles<S>::make_room() {
   const auto options = at::TensorOptions().dtype(c10::CppTypeToScalarType<S>::value);
   int64_t numbers = 0;
-  for (const Group<S>& g : groups_) numbers += 3 * g.width * d_;
+  for (const Group<S>& g : groups_)
+    if (g.is_packed_before()) numbers += 3 * g.width * d_;
   room_packed_ = at::empty({numbers}, options);
   S* next = room_packed_.template mutable_data_ptr<S>();
   for (Group<S>& g : groups_) {
+    if (!g.is_packed_before()) continue;
     const int64_t matrix = g.width * d_;
     g.packed1 = next, g.packed3 = next + matrix, g.packed2 = next + 2 * matrix;
     next += 3 * matrix;
@@ -173,19 +177,27 @@ void Tiles<S>::prepare_backward(const S* dout, Sum<S>* dweights, const std::vect
 }
 
 template <class S>
-void Tiles<S>::pack_forward(int64_t group, int matrix) const {
-  const Group<S>& g = groups_[group];
-  if (matrix == 0) gemm::pack_transposed(g.w1, d_, d_, g.width, g.packed1);
-  if (matrix == 1) gemm::pack_transposed(g.w3, d_, d_, g.width, g.packed3);
-  if (matrix == 2) gemm::pack_transposed(g.w2, g.width, g.width, d_, g.packed2);
+void Tiles<S>::pack(const Group<S>& g, int matrix) const {
+  if (is_backward_) {
+    if (matrix == 0) gemm::pack(g.w1, d_, g.width, d_, g.packed1);
+    if (matrix == 1) gemm::pack(g.w3, d_, g.width, d_, g.packed3);
+    if (matrix == 2) gemm::pack(g.w2, g.width, d_, g.width, g.packed2);
+  } else {
+    if (matrix == 0) gemm::pack_transposed(g.w1, d_, d_, g.width, g.packed1);
+    if (matrix == 1) gemm::pack_transposed(g.w3, d_, d_, g.width, g.packed3);
+    if (matrix == 2) gemm::pack_transposed(g.w2, g.width, g.width, d_, g.packed2);
+  }
 }
 
 template <class S>
-void Tiles<S>::pack_backward(int64_t group, int matrix) const {
-  const Group<S>& g = groups_[group];
-  if (matrix == 0) gemm::pack(g.w1, d_, g.width, d_, g.packed1);
-  if (matrix == 1) gemm::pack(g.w3, d_, g.width, d_, g.packed3);
-  if (matrix == 2) gemm::pack(g.w2, g.width, d_, g.width, g.packed2);
+Group<S> Tiles<S>::packed_group(const Tile& tile, Scratch<S>& s) const {
+  Group<S> g = groups_[tile.group];
+  if (g.is_packed_before()) return g;
+  const int64_t matrix = g.width * d_;
+  if (s.experts_weights.empty()) s.experts_weights.resize(3 * most_width_ * d_);
+  g.packed1 = s.experts_weights.data(), g.packed3 = g.packed1 + matrix, g.packed2 = g.packed3 + matrix;
+  for (int m = 0; m < 3; ++m) pack(g, m);
+  return g;
 }
 
 template <class S>
@@ -248,7 +260,7 @@ const Sum<S>* Tiles<S>::weights_of(const Tile& tile, Scratch<S>& s) const {
 
 template <class S>
 void Tiles<S>::expert_forward(const Tile& tile, Scratch<S>& s) const {
-  const Group<S>& g = groups_[tile.group];
+  const Group<S> g = packed_group(tile, s);
   const int64_t w = g.width, m = padded(tile);
   gather(tile, x_, false, s.rows.data());
   gemm::product<S>(m, w, d_, s.rows.data(), d_, g.packed1, s.sums.data(), 2 * w, false);
@@ -262,7 +274,7 @@ void Tiles<S>::expert_forward(const Tile& tile, Scratch<S>& s) const {
 
 template <class S>
 void Tiles<S>::expert_backward(const Tile& tile, Scratch<S>& s) const {
-  const Group<S>& g = groups_[tile.group];
+  const Group<S> g = packed_group(tile, s);
   const int64_t w = g.width, m = padded(tile), first = first_in_group(tile);
   gather(tile, dout_, true, s.rows.data());
   gemm::product<S>(m, w, d_, s.rows.data(), d_, g.packed2, s.sums.data(), w, false);

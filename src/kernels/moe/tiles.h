@@ -25,10 +25,13 @@ struct Group {
   int part = 0;
   S* hidden;  // [rows, 2 width]
   S *packed1 = nullptr, *packed3 = nullptr, *packed2 = nullptr;
+  int64_t tiles = 0;
   S *act = nullptr, *dhidden = nullptr;  // [rows, width], [rows, 2 width]
 
   int64_t foreign_rows() const { return arrivals ? static_cast<int64_t>(arrivals->size()) : 0; }
   int64_t rows() const { return own_rows + foreign_rows(); }
+  // The weights of an expert with a single tile are packed by its task, where they stay in the caches; others by tasks before.
+  bool is_packed_before() const { return tiles > 1; }
 };
 
 struct Tile {
@@ -44,6 +47,7 @@ struct ScratchSizes {
 template <class S>
 struct Scratch {
   std::vector<S> rows, hidden, act, columns, packed;
+  std::vector<S> experts_weights;  // packed
   std::vector<Sum<S>> sums, weights, dweights;
   explicit Scratch(const ScratchSizes& most);
 };
@@ -68,8 +72,7 @@ class Tiles {
   void prepare_backward(const S* dout, Sum<S>* dweights, const std::vector<at::Tensor>& received);
 
   // Matrix 0, 1 or 2 of a group.
-  void pack_forward(int64_t group, int matrix) const;
-  void pack_backward(int64_t group, int matrix) const;
+  void pack(const Group<S>& group, int matrix) const;
 
   // Rows [first, last) of what leaves with a part: of x with weights, of dout.
   void gather_leaving(int part, int64_t first, int64_t last);
@@ -94,6 +97,8 @@ class Tiles {
   void gather(const Tile& tile, const S* own, bool from_dout, S* to) const;
   void write_rows(const Tile& tile, const Sum<S>* sums) const;
   const Sum<S>* weights_of(const Tile& tile, Scratch<S>& scratch) const;
+  // The tile's expert with packed weights.
+  Group<S> packed_group(const Tile& tile, Scratch<S>& scratch) const;
   const S* operand(const std::vector<S>& rows, int64_t k, int64_t n, Scratch<S>& scratch) const;
 
   int64_t tokens_, d_, k_, routed_rows_, beside_;
