@@ -133,9 +133,10 @@ std::vector<Layout> balanced_table_layouts() {
 }
 INSTANTIATE_TEST_SUITE_P(BalancedTables, Parity, testing::ValuesIn(balanced_table_layouts()), kName);
 
-// The dense stage of the indexer: nothing is chosen, and nothing else learns.
+// The dense stage of the indexer: nothing is chosen, and nothing else learns. The seed is one with which no product of a query
+// and a group is 0 within rounding: there the gradient of a head jumps.
 std::vector<Layout> dense_layouts() {
-  const Data dense{"--train.loss.indexer_dense", "--train.trainable=['*.attn.indexer.*']"};
+  const Data dense{"--train.loss.indexer_dense", "--train.trainable=['*.attn.indexer.*']", "--train.seed=1"};
   return {{"Tp2Cp2Balanced",
            4,
            {"--parallel.tp=2", "--parallel.cp=2", "--parallel.cp_shard=balanced", "--recompute.mode=full"},
