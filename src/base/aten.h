@@ -50,3 +50,23 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+
+namespace hyperparallel {
+
+// NOTE [First calls of vector math]: libtorch computes sin, log and the like with MKL's vector math, which chooses the code of a
+// function when the function is first called. Where several threads are the first at once, one of them may run the code of low
+// accuracy, with errors of 1e-4 (pytorch/pytorch#188792; about one process of two thousand). So every function is called before
+// main, on one thread.
+inline const bool vector_math_is_chosen = [] {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const at::Tensor x = at::full({1}, 0.5, type);
+    for (const auto function :
+         {&at::Tensor::acos, &at::Tensor::asin, &at::Tensor::atan, &at::Tensor::cos, &at::Tensor::erf, &at::Tensor::erfc,
+          &at::Tensor::erfinv, &at::Tensor::exp, &at::Tensor::log, &at::Tensor::log10, &at::Tensor::log2, &at::Tensor::sin,
+          &at::Tensor::sqrt, &at::Tensor::tan, &at::Tensor::tanh, &at::Tensor::trunc})
+      (x.*function)();
+  }
+  return true;
+}();
+
+}  // namespace hyperparallel
