@@ -6,6 +6,7 @@
 // of kind communication are the times in which a worker has nothing to do but wait for it.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -31,6 +32,13 @@ double run(const Plan& plan, const Body& body, const Poll& poll = {});
 
 // The same of so many tasks of one vector stage that wait for nothing. `name` is a literal.
 void run_independent(const char* name, int64_t tasks, const std::function<void(int64_t task, int worker)>& body);
+
+// The same of [0, count) in blocks of `block`, the last one of what is left; body(begin, end, worker).
+template <class Body>
+void run_blocks(const char* name, int64_t count, int64_t block, const Body& body) {
+  run_independent(name, (count + block - 1) / block,
+                  [&](int64_t task, int worker) { body(task * block, std::min(count, (task + 1) * block), worker); });
+}
 
 // Scratch memory of one run's workers; each makes its own when it first needs it.
 template <class S>

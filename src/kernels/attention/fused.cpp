@@ -121,14 +121,6 @@ struct Problem {
 
 constexpr int64_t kTokens = 64;  // of a task
 
-// Queries of a task: body(first query, behind the last, worker).
-template <class Body>
-void over_tokens(const char* name, int64_t tokens, const Body& body) {
-  runtime::run_independent(name, (tokens + kTokens - 1) / kTokens, [&](int64_t task, int worker) {
-    body(task * kTokens, std::min(tokens, (task + 1) * kTokens), worker);
-  });
-}
-
 // Memory of a worker.
 template <class P>
 struct Workspace {
@@ -167,7 +159,7 @@ at::Tensor forward_of(const P& p) {
   using T = typename P::T;
   at::Tensor out = at::empty_like(p.q);
   runtime::WorkerScratch<Workspace<P>> scratch;
-  over_tokens("attention", p.tokens, [&](int64_t begin, int64_t end, int worker) {
+  runtime::run_blocks("attention", p.tokens, kTokens, [&](int64_t begin, int64_t end, int worker) {
     Workspace<P>& own = scratch.of(worker, p);
     Rows<E, T> rows(out, p.heads * p.d);
     p.by_blocks(
@@ -191,7 +183,7 @@ struct Share {
 template <class E, class T>
 at::Tensor added_up(const std::vector<const Share*>& shares, int64_t rows, int64_t d, at::TensorOptions options) {
   at::Tensor whole = at::empty({rows, d}, options);
-  over_tokens("attention sums", rows, [&](int64_t begin, int64_t end, int) {
+  runtime::run_blocks("attention sums", rows, kTokens, [&](int64_t begin, int64_t end, int) {
     std::vector<const T*> own;
     for (int64_t row = begin; row < end; ++row) {
       own.clear();
@@ -313,7 +305,7 @@ at::Tensor chosen_of(const P& p, bool windowed) {
   T* to = sums.mutable_data_ptr<T>();
   const int32_t* topk = p.topk.template const_data_ptr<int32_t>();
   runtime::WorkerScratch<Workspace<P>> scratch;
-  over_tokens("chosen attention", p.tokens, [&](int64_t begin, int64_t end, int worker) {
+  runtime::run_blocks("chosen attention", p.tokens, kTokens, [&](int64_t begin, int64_t end, int worker) {
     Workspace<P>& own = scratch.of(worker, p);
     std::vector<T>& found = own.sums;
     const auto add = [&](int64_t t, int64_t first) {

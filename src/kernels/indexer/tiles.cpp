@@ -149,9 +149,9 @@ class Selection {
     const auto panels = static_cast<int64_t>(packed_from_.size());
     packed_ = at::empty({panels, d_, kPanel}, keys_.options());
     constexpr int64_t kPanels = 32;  // of a task
-    runtime::run_independent("index pack", (panels + kPanels - 1) / kPanels, [&](int64_t task, int) {
+    runtime::run_blocks("index pack", panels, kPanels, [&](int64_t begin, int64_t end, int) {
       std::vector<S> padded(kPanel * d_);
-      for (int64_t p = task * kPanels; p < std::min(panels, (task + 1) * kPanels); ++p) {
+      for (int64_t p = begin; p < end; ++p) {
         const auto [group, groups] = packed_from_[p];
         const S* from = keys_.const_data_ptr<S>() + group * d_;
         if (groups < kPanel) {

@@ -108,12 +108,10 @@ struct Site {
     if (in.mixes()) tile.mix(count, parameters(), rows(t), writable<S>(made.x) + t * d);
   }
   void forward() const {
-    const int64_t tasks = (in.tokens() + kTaskTokens - 1) / kTaskTokens;
     runtime::WorkerScratch<SiteTile<S, T>> tiles;
-    runtime::run_independent("mhc", tasks, [&](int64_t task, int worker) {
+    runtime::run_blocks("mhc", in.tokens(), kTaskTokens, [&](int64_t begin, int64_t end, int worker) {
       SiteTile<S, T>& tile = tiles.of(worker, in.shape);
-      const int64_t end = std::min<int64_t>(in.tokens(), (task + 1) * kTaskTokens);
-      for (int64_t t = task * kTaskTokens; t < end; t += step) forward(tile, t, std::min(step, end - t));
+      for (int64_t t = begin; t < end; t += step) forward(tile, t, std::min(step, end - t));
     });
   }
 };

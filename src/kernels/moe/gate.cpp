@@ -17,14 +17,6 @@ using torch::autograd::variable_list;
 
 constexpr int64_t kTaskTokens = 256;  // of a task
 
-// body(first, count) for blocks of tokens.
-template <class Body>
-void over_tokens(const char* name, int64_t tokens, const Body& body) {
-  const int64_t tasks = (tokens + kTaskTokens - 1) / kTaskTokens;
-  runtime::run_independent(
-      name, tasks, [&](int64_t task, int) { body(task * kTaskTokens, std::min(kTaskTokens, tokens - task * kTaskTokens)); });
-}
-
 moe::GateShape shape_of(const at::Tensor& logits, const RouterRule& rule) {
   return {logits.size(1), rule.k, rule.temperature, rule.scale, rule.normalise};
 }
@@ -45,9 +37,9 @@ struct Gate : torch::autograd::Function<Gate> {
         bias_vl = choice.bias_vl.detach().to(logits.scalar_type()).contiguous();
         image = choice.image.contiguous();
       }
-      over_tokens("gate", tokens, [&](int64_t first, int64_t count) {
-        moe::gate_forward<scalar_t>(shape_of(logits, rule), count, data(logits) + first * experts, data(bias), data(bias_vl),
-                                    is_given ? nullptr : image.const_data_ptr<bool>() + first, is_given,
+      runtime::run_blocks("gate", tokens, kTaskTokens, [&](int64_t first, int64_t end, int) {
+        moe::gate_forward<scalar_t>(shape_of(logits, rule), end - first, data(logits) + first * experts, data(bias),
+                                    data(bias_vl), is_given ? nullptr : image.const_data_ptr<bool>() + first, is_given,
                                     scores.mutable_data_ptr<scalar_t>() + first * experts,
                                     const_cast<int64_t*>(ids.const_data_ptr<int64_t>()) + first * k,
                                     weights.mutable_data_ptr<scalar_t>() + first * k);
@@ -70,10 +62,11 @@ struct Gate : torch::autograd::Function<Gate> {
     AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "gate_backward", [&] {
       const int64_t experts = logits.size(1), k = rule.k;
       const auto rows = [](const at::Tensor& x, int64_t at) { return x.const_data_ptr<scalar_t>() + at; };
-      over_tokens("gate backward", logits.size(0), [&](int64_t first, int64_t count) {
-        moe::gate_backward<scalar_t>(shape_of(logits, rule), count, rows(logits, first * experts), rows(scores, first * experts),
-                                     ids.const_data_ptr<int64_t>() + first * k, rows(dscores, first * experts),
-                                     rows(dweights, first * k), dlogits.mutable_data_ptr<scalar_t>() + first * experts);
+      runtime::run_blocks("gate backward", logits.size(0), kTaskTokens, [&](int64_t first, int64_t end, int) {
+        moe::gate_backward<scalar_t>(shape_of(logits, rule), end - first, rows(logits, first * experts),
+                                     rows(scores, first * experts), ids.const_data_ptr<int64_t>() + first * k,
+                                     rows(dscores, first * experts), rows(dweights, first * k),
+                                     dlogits.mutable_data_ptr<scalar_t>() + first * experts);
       });
     });
     return {dlogits, at::Tensor(), at::Tensor()};
